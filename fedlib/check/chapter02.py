@@ -1,0 +1,253 @@
+"""Checks for chapter 2, FedAvg in NumPy."""
+
+import numpy as np
+
+from fedlib.check.core import exercise
+from fedlib.rng import stream
+
+
+def _mean_loss(w, X, y, l2=0.0):
+    # Written out for this module alone: a check must not lean on the code that the chapter teaches.
+    z = X @ w[:-1] + w[-1]
+    return np.mean(np.where(y == 1, np.logaddexp(0, -z), np.logaddexp(0, z))) + l2 / 2 * w[:-1] @ w[:-1]
+
+
+def _slope(w, X, y, l2=0.0, h=1e-6):
+    """Return the gradient of the mean loss by central differences."""
+    steps = h * np.eye(len(w))
+    return np.array([(_mean_loss(w + s, X, y, l2) - _mean_loss(w - s, X, y, l2)) / (2 * h) for s in steps])
+
+
+def _hospital(rng, n, d):
+    return rng.normal(size=(n, d)), (rng.random(n) < 0.4).astype(float)
+
+
+@exercise("Exercise 2.1, federated_standardize")
+def federated_standardize(answer):
+    """``federated_standardize(stats: list of (n, Σx [d], Σx² [d])) -> (mean [d], sd [d])``."""
+    rng = stream(0, "check", 201)
+    for sizes, d in (((20, 300), 3), ((50, 7, 1), 2)):
+        parts = [rng.normal(loc=rng.normal(0, 3, d), scale=rng.uniform(0.5, 2, d), size=(n, d)) for n in sizes]
+        pooled = np.concatenate(parts)
+        pair = answer([(len(X), X.sum(axis=0), (X**2).sum(axis=0)) for X in parts])
+        answer.expect(
+            hasattr(pair, "__len__") and len(pair) == 2,
+            "returns a pair (mean, sd)",
+            "Return two vectors, the mean and the standard deviation: `return mean, sd`.",
+        )
+        mean, sd = (answer.array(v, (d,), name) for v, name in zip(pair, ("the mean", "the sd"), strict=True))
+        answer.expect(
+            answer.close(mean, pooled.mean(axis=0)),
+            "the mean is the pooled mean",
+            "The average of the hospitals' means counts a hospital of 20 as much as one of 300."
+            if answer.close(mean, np.mean([X.mean(axis=0) for X in parts], axis=0))
+            else "Add up all Σx and divide by the number of all patients.",
+        )
+        local = np.array([X.std(axis=0) for X in parts])
+        p = np.array(sizes) / sum(sizes)
+        usual = {
+            "The spread between hospitals is missing: an average of local standard deviations only sees the spread "
+            "inside each.": (local.mean(axis=0), p @ local, np.sqrt(p @ local**2)),
+            "You forgot to subtract the squared mean: Σx²/n is the mean square, not the variance.": (
+                np.sqrt((pooled**2).mean(axis=0)),
+            ),
+            "That is the variance. Take its square root, so that it has the units of x.": (pooled.var(axis=0),),
+            "You divide by n − 1. Here n patients are the whole population: divide by n.": (pooled.std(axis=0, ddof=1),),
+        }
+        hint = next(
+            (text for text, wrongs in usual.items() if any(answer.close(sd, wrong) for wrong in wrongs)),
+            f"Pooled standard deviation {np.round(pooled.std(axis=0), 4).tolist()}, yours {np.round(sd, 4).tolist()}.",
+        )
+        answer.expect(
+            answer.close(sd, pooled.std(axis=0)), "the sd is the pooled sd, also with a one-patient hospital", hint
+        )
+
+
+@exercise("Exercise 2.2, local_train")
+def local_train(answer):
+    """``local_train(w [d+1], X [n, d], y [n], lr, epochs, l2) -> [d+1]`` by full-batch gradient descent."""
+    rng = stream(0, "check", 202)
+    for n, d in ((12, 2), (25, 4)):
+        (X, y), w, lr = _hospital(rng, n, d), rng.normal(size=d + 1), 0.3
+        kept = w.copy()
+
+        def train(w, X, y, lr, epochs, l2):
+            return answer.array(answer(w, X, y, lr, epochs, l2), (d + 1,))  # noqa: B023
+
+        one = train(w, X, y, lr, 1, 0.0)
+        # Called past the copy that protects our own arrays: an update in place must be seen.
+        try:
+            answer.function(w, X, y, lr, 1, 0.0)
+        except Exception:
+            pass  # an answer that wants lists or tensors cannot touch this array
+        answer.expect(
+            np.array_equal(w, kept),
+            "the caller's w is untouched",
+            "You updated w in place. The next hospital would start from your result, not from the server's model: "
+            "work on a copy.",
+        )
+        answer.expect(
+            answer.close(train(w, X, y, 0.0, 1, 0.0), w),
+            "with lr = 0 the model stays where it is",
+            "With learning rate 0 you do not return w. Return the model, neither the gradient nor the change.",
+        )
+        step, gradient = w - one, _slope(w, X, y)
+        doubled = w - train(w, np.r_[X, X], np.r_[y, y], lr, 1, 0.0)
+        answer.expect(
+            answer.close(doubled, step),
+            "duplicating every row changes nothing",
+            "Duplicating the data doubled your step. The loss is a mean over patients, so is its gradient.",
+        )
+        answer.expect(
+            not np.allclose(step, -lr * gradient, atol=1e-5),
+            "a step goes downhill",
+            "You walk uphill: gradient descent subtracts lr times the gradient.",
+        )
+        answer.expect(
+            np.allclose(step, lr * gradient, atol=1e-5),
+            "one epoch is w − lr ∇f_k(w)",
+            "One step with y as ±1, or without the intercept, is not this gradient. Compare with "
+            f"finite differences: {np.round(lr * gradient, 4).tolist()}, yours {np.round(step, 4).tolist()}.",
+        )
+        penalized = w - train(w, X, y, lr, 1, 0.5)
+        answer.expect(
+            np.allclose(penalized[-1], step[-1], atol=1e-5),
+            "the intercept is not penalized",
+            "With l2 > 0 your intercept is pulled to zero. The base rate of a disease is not a matter of model size: "
+            "penalize w[:-1] only.",
+        )
+        answer.expect(
+            np.allclose(penalized, lr * _slope(w, X, y, 0.5), atol=1e-5),
+            "l2 adds l2·w to the coefficients' gradient",
+            "The penalty l2/2 ‖w‖² has the gradient l2·w: without 2, and once, not once per patient.",
+        )
+        answer.expect(
+            answer.close(train(w, X, y, lr, 3, 0.1), train(train(w, X, y, lr, 2, 0.1), X, y, lr, 1, 0.1))
+            and not answer.close(train(w, X, y, lr, 3, 0.1), train(w, X, y, lr, 1, 0.1)),
+            "three epochs are two epochs and one more",
+            "Every step needs a new gradient, at the point where you now are; and the loop must run `epochs` times.",
+        )
+
+
+@exercise("Exercise 2.3, fedavg_round")
+def fedavg_round(answer):
+    """``fedavg_round(w [d+1], clients: list of (X, y), lr, epochs) -> [d+1]``, without penalty."""
+    rng = stream(0, "check", 203)
+    for sizes, d in (((4, 16), 2), ((5, 40, 15), 3)):
+        clients, w, lr = [_hospital(rng, n, d) for n in sizes], rng.normal(size=d + 1), 0.5
+
+        def go(clients, lr, epochs):
+            return answer.array(answer(w, clients, lr, epochs), (d + 1,))  # noqa: B023
+
+        answer.expect(
+            answer.close(go(clients, 0.0, 1), w),
+            "if nobody moves, the model stays",
+            "With lr = 0 every client returns w, so the round must return w: an average of models, whose weights "
+            "sum to 1.",
+        )
+        answer.expect(
+            answer.close(go([clients[0]] * 3, lr, 4), go([clients[0]], lr, 4)),
+            "identical clients act like one",
+            "Three identical hospitals went further than one. They must all start from the server's w, not each "
+            "from the previous one's result.",
+        )
+        answer.expect(
+            answer.close(go(clients[::-1], lr, 4), go(clients, lr, 4)),
+            "the order of the clients is irrelevant",
+            "Permute the hospitals: your result depends on the order. Does the next one start where the last ended?",
+        )
+        X, y = (np.concatenate(part) for part in zip(*clients, strict=True))
+        pooled = w - lr * _slope(w, X, y)
+        uniform = w - lr * np.mean([_slope(w, *client) for client in clients], axis=0)
+        one = go(clients, lr, 1)
+        answer.expect(
+            np.allclose(one, pooled, atol=1e-5),
+            "one epoch equals one gradient step on the pooled data",
+            f"With hospitals of {' and '.join(map(str, sizes))} patients you no longer follow the pooled gradient: "
+            "weigh them by n_k/n."
+            if np.allclose(one, uniform, atol=1e-5)
+            else "Train each client from w on its own data, then average the models with weights n_k/n.",
+        )
+        answer.expect(
+            not np.allclose(go(clients, lr, 5), one, atol=1e-5),
+            "local epochs are used",
+            "Five local epochs give the same as one: pass `epochs` on to the local training.",
+        )
+        full = w.copy()
+        for _ in range(5):
+            full -= lr * _slope(full, X, y)
+        answer.expect(
+            not np.allclose(go(clients, lr, 5), full, atol=1e-4),
+            "clients train alone between two averages",
+            "You averaged after every step, which is five rounds of one epoch. A round has one average, at its end.",
+        )
+
+
+@exercise("Exercise 2.4, server_update")
+def server_update(answer):
+    """``server_update(w [d], messages [K, d], sizes [K], kind, lr) -> [d]`` for three kinds of message."""
+    rng = stream(0, "check", 204)
+    for sizes, d, lr in ((np.array([10, 30]), 3, 0.1), (np.array([5, 1, 4]), 4, 0.4)):
+        w, gradients = rng.normal(size=d), rng.normal(size=(len(sizes), d))
+        p = sizes / sizes.sum()
+        messages = {"weights": w - lr * gradients, "delta": -lr * gradients, "gradient": gradients}
+        wanted, mean = w - lr * p @ gradients, p @ gradients
+        new = {}
+        for kind, rows in messages.items():
+            new[kind] = answer.array(answer(w, rows, sizes, kind, lr), (d,), f"the model from {kind}")
+            usual = {
+                f"With kind = {kind!r} you average uniformly. A client's say is its share of the samples.": (
+                    w - lr * gradients.mean(axis=0),
+                ),
+                "You averaged these messages as if they were models, and replaced w by the result: the norm of your "
+                "model fell to the norm of a message.": (p @ rows,) if kind != "weights" else (),
+                "Your step is 1/lr times too long: a gradient becomes a step only after it is multiplied by lr.": (
+                    w - mean,
+                ),
+                "You walk uphill. A delta is added, a gradient is subtracted.": (w + lr * mean, w + mean),
+                "A delta holds the learning rate already; you applied it twice.": (w - lr * lr * mean,),
+                "Weights are the new models themselves; adding them to w counts w twice.": (w + p @ rows,),
+            }
+            hint = next(
+                (text for text, wrongs in usual.items() if any(answer.close(new[kind], wrong) for wrong in wrongs)),
+                f"For kind = {kind!r} the new w should be {np.round(wanted, 3).tolist()}, "
+                f"you return {np.round(new[kind], 3).tolist()}.",
+            )
+            answer.expect(
+                answer.close(new[kind], wanted), "after one full-batch step all three kinds give the same w", hint
+            )
+
+
+@exercise("Exercise 2.5, one_patient")
+def one_patient(answer):
+    """``one_patient(gradient [d+1]) -> (x [d], y)``, from the log-loss gradient of a single patient."""
+    rng = stream(0, "check", 205)
+    for d, label in ((3, 1.0), (6, 0.0), (30, 1.0), (30, 0.0)):
+        w, x = rng.normal(size=d + 1) / np.sqrt(d), rng.normal(size=d)
+        error = 1 / (1 + np.exp(-(x @ w[:-1] + w[-1]))) - label
+        pair = answer(error * np.append(x, 1.0))
+        answer.expect(
+            hasattr(pair, "__len__") and len(pair) == 2,
+            "returns a pair (x, y)",
+            "Return the measurements and the diagnosis: `return x, y`.",
+        )
+        got, got_label = answer.array(pair[0], (d,), "x"), answer.array(pair[1], (), "y")
+        usual = {
+            "You returned the coefficients' gradient, which is the error times x. Which entry of the gradient is the "
+            "error alone?": error * x,
+            "Right direction, wrong length. The scale is in the gradient too: look at the intercept.": x / np.linalg.norm(x),
+            "The sign is lost. The error is negative for a malignant biopsy: divide by it, not by its size.": (
+                np.sign(error) * x
+            ),
+            "You multiplied by the error once more; it has to be divided out.": error**2 * x,
+        }
+        hint = next(
+            (text for text, wrong in usual.items() if answer.close(got, wrong)),
+            "The gradient of one patient is (σ − y)·x for the coefficients and (σ − y) for the intercept.",
+        )
+        answer.expect(answer.close(got, x), "x is recovered exactly", hint)
+        answer.expect(
+            answer.close(got_label, label),
+            "the diagnosis is recovered",
+            "σ lies between 0 and 1, so σ − y is negative exactly when y = 1. Look at the sign of the last entry.",
+        )
