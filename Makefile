@@ -2,6 +2,8 @@
 SCALE ?= quick
 PYTHON ?= python3
 CHAPTERS := $(wildcard notebooks/*.ipynb)
+# This checkout's library, wherever a script or a kernel runs.
+export PYTHONPATH := $(CURDIR)
 EXECUTED := $(CHAPTERS:%=_build/$(SCALE)/src/%)
 
 # Conda users who activated the environment of environment.yml need no second one.

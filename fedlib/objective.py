@@ -37,10 +37,8 @@ def shares(sizes):
     >>> shares([300, 100])
     array([0.75, 0.25])
     """
-    sizes = _vector("sizes", sizes)
-    if (sizes < 0).any() or sizes.sum() == 0:
-        raise ValueError(f"sizes must be >= 0 with at least one sample in all, got {sizes}")
-    return sizes / sizes.sum()
+    n = _sizes(sizes)
+    return n / n.sum()
 
 
 def weighted_mean(values, p):
@@ -67,10 +65,8 @@ def weighted_mean(values, p):
     >>> weighted_mean([[0.0, 4.0], [8.0, 0.0]], [0.75, 0.25])
     array([2., 3.])
     """
-    values, p = np.asarray(values, dtype=float), _weights(p)
-    if values.ndim not in (1, 2) or len(values) != len(p):
-        raise ValueError(f"values must be [K] or [K, d] with K = {len(p)} weights, got shape {values.shape}")
-    return p @ values
+    p = _weights(p)
+    return p @ _one_for_each(values, p)
 
 
 def quadratic_optimum(a, b, p):
@@ -118,11 +114,9 @@ def renormalized(p, drawn):
     -------
     ndarray of shape [N]
     """
-    p, drawn = _weights(p), _drawn(drawn, len(p))
-    if p[drawn].sum() == 0:
-        raise ValueError(f"clients {list(drawn)} have no samples between them: draw others, or skip the round")
+    p, drawn = _weights(p), _drawn(drawn, p)
     weights = np.zeros_like(p)
-    weights[drawn] = p[drawn] / p[drawn].sum()
+    weights[drawn] = p[drawn] / _positive(p[drawn].sum(), drawn)
     return weights
 
 
@@ -143,9 +137,10 @@ def unbiased(p, drawn):
     -------
     ndarray of shape [N]
     """
-    p, drawn = _weights(p), _drawn(drawn, len(p))
+    p, drawn = _weights(p), _drawn(drawn, p)
+    N, m = len(p), len(drawn)
     weights = np.zeros_like(p)
-    weights[drawn] = p[drawn] * len(p) / len(drawn)
+    weights[drawn] = N / m * p[drawn]
     return weights
 
 
@@ -207,6 +202,13 @@ def _vector(name, values):
     return values
 
 
+def _sizes(sizes):
+    sizes = _vector("sizes", sizes)
+    if (sizes < 0).any() or sizes.sum() == 0:
+        raise ValueError(f"sizes must be >= 0 with at least one sample in all, got {sizes}")
+    return sizes
+
+
 def _weights(p):
     p = _vector("p", p)
     if (p < 0).any() or abs(p.sum() - 1) > 1e-6:
@@ -214,10 +216,23 @@ def _weights(p):
     return p
 
 
-def _drawn(drawn, num_clients):
+def _one_for_each(values, p):
+    values = np.asarray(values, dtype=float)
+    if values.ndim not in (1, 2) or len(values) != len(p):
+        raise ValueError(f"values must be [K] or [K, d] with K = {len(p)} weights, got shape {values.shape}")
+    return values
+
+
+def _drawn(drawn, p):
     drawn = np.asarray(drawn)
     if drawn.ndim != 1 or len(drawn) == 0 or drawn.dtype.kind not in "iu":
         raise ValueError(f"drawn must be a non-empty list of client numbers, got {drawn}")
-    if len(set(drawn.tolist())) < len(drawn) or drawn.min() < 0 or drawn.max() >= num_clients:
-        raise ValueError(f"drawn must be distinct clients in 0..{num_clients - 1}, got {drawn.tolist()}")
+    if len(set(drawn.tolist())) < len(drawn) or drawn.min() < 0 or drawn.max() >= len(p):
+        raise ValueError(f"drawn must be distinct clients in 0..{len(p) - 1}, got {drawn.tolist()}")
     return drawn
+
+
+def _positive(total, drawn):
+    if total == 0:
+        raise ValueError(f"clients {list(drawn)} have no samples between them: draw others, or skip the round")
+    return total

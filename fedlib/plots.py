@@ -64,7 +64,7 @@ def figure(width=6.2, height=3.4, **subplots):
     Parameters
     ----------
     width, height : float
-        Size in inches; a width of 6.2 fills the column, 3.6 lets two stand side by side.
+        Size in inches; a width of 6.2 fills the column, 3.4 lets two stand side by side.
     **subplots
         Passed to ``matplotlib.pyplot.subplots``.
 
@@ -105,7 +105,7 @@ def slider(draw, alt, caption=None, start=None, **values):
     start : dict, optional
         Value of each parameter at first; the middle one by default.
     **values : sequence
-        The parameter names and the values of their sliders, in order.
+        The parameters and the values of their sliders; an underscore in a name is shown as a space.
 
     Raises
     ------
@@ -203,7 +203,8 @@ def _svg(figure):
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
     width = float(re.search(r'width="([\d.]+)pt"', svg).group(1))
     svg = re.sub(r'width="[\d.]+pt"|height="[\d.]+pt"', "", svg, count=2)
-    svg = svg.replace("<svg", f'<svg aria-hidden="true" style="width:{width:.0f}px;max-width:100%;height:auto"', 1)
+    pixels = round(width * 96 / 72)  # an inch is 72 points in the file and 96 pixels on a page
+    svg = svg.replace("<svg", f'<svg aria-hidden="true" style="width:{pixels}px;max-width:100%;height:auto"', 1)
     # Two figures in one page must not share ids, or the clip path of one would cut the other.
     prefix = "f" + hashlib.sha256(svg.encode()).hexdigest()[:8]
     svg = re.sub(r'(\bid="|xlink:href="#|url\(#)', rf"\g<1>{prefix}", svg)

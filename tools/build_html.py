@@ -17,12 +17,13 @@ def mirror(src):
         copy_if_changed(path, src / path)
     wanted = {src / path for path in sources} | {src / path for path in Path("notebooks").glob("*.ipynb")}
     for path in [*files_below(src / "book"), *files_below(src / "notebooks")]:
-        if path not in wanted and path.parent.name != "_generated":
+        if path not in wanted and not {"_generated", "mathjax"} & set(path.parts):
             path.unlink()
     first_figure(src / "notebooks" / "01_weighted_objective.ipynb", src / "book" / "_generated" / "first_figure.html")
     mathjax = Path(find_spec("mathjax").submodule_search_locations[0]) / "static" / "mathjax" / "es5"
-    if not (src / "_static" / "mathjax").exists():
-        shutil.copytree(mathjax, src / "_static" / "mathjax")
+    # Not in src/_static: Jupyter Book would load every script it finds there on every page.
+    if not (src / "book" / "_static" / "mathjax").exists():
+        shutil.copytree(mathjax, src / "book" / "_static" / "mathjax")
 
 
 def copy_if_changed(source, target):
