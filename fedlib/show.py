@@ -54,7 +54,8 @@ def table(frame, digits=4):
     digits : int
     """
     header = [frame.index.name or "", *map(str, frame.columns)]
-    rows = [[str(index), *(_cell(value, digits) for value in row)] for index, row in zip(frame.index, frame.values, strict=True)]
+    # Row by row, not frame.values: that would turn whole numbers beside decimals into decimals.
+    rows = [[str(index), *(_cell(value, digits) for value in row)] for index, *row in frame.itertuples()]
     alignment = [":--", *(["--:"] * len(frame.columns))]
     text("\n".join("| " + " | ".join(cells) + " |" for cells in [header, alignment, *rows]))
 
