@@ -54,9 +54,13 @@ def table(frame, digits=4):
     digits : int
     """
     header = [frame.index.name or "", *map(str, frame.columns)]
-    rows = [[str(index), *(_cell(value, digits) for value in row)] for index, row in zip(frame.index, frame.values, strict=True)]
-    alignment = [":--", *(["--:"] * len(frame.columns))]
+    rows = [[str(index), *(_cell(value, digits) for value in frame.loc[index])] for index in frame.index]
+    alignment = [":--" if _is_text(column) else "--:" for column in zip(*rows, strict=True)]
     text("\n".join("| " + " | ".join(cells) + " |" for cells in [header, alignment, *rows]))
+
+
+def _is_text(cells):
+    return any(cell[:1].isalpha() for cell in cells)
 
 
 def _cell(value, digits):
