@@ -8,6 +8,7 @@ import hashlib
 import io
 import itertools
 import json
+import math
 import re
 from html import escape
 
@@ -195,6 +196,8 @@ def _picture(figures, alt):
 def _svg(figure):
     """Return a figure as an SVG element that fits any width and takes the page's colors, and close it."""
     buffer = io.StringIO()
+    for axis in (axis for ax in figure.axes for axis in (ax.xaxis, ax.yaxis) if axis.get_scale() == "log"):
+        axis.set_major_formatter(lambda value, position: _power_of_ten(value))
     with matplotlib.rc_context(_STYLE):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     plt.close(figure)
@@ -213,6 +216,15 @@ def _svg(figure):
     for name, color in COLORS.items():
         svg = svg.replace(color, f"var(--fed-{name}, {color})")
     return re.sub(r"\s*\n\s*", "\n", svg)
+
+
+def _power_of_ten(value):
+    # Written with plain characters: formulas inside a figure would not take the page's font.
+    exponent = round(math.log10(value))
+    if not math.isclose(value, 10.0**exponent, rel_tol=1e-6):
+        return f"{value:g}"
+    superscripts = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+    return f"{value:g}" if 0 <= exponent <= 3 else "10" + str(exponent).translate(superscripts)
 
 
 def _slider_html(frames, values, start):

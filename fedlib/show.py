@@ -56,8 +56,12 @@ def table(frame, digits=4):
     header = [frame.index.name or "", *map(str, frame.columns)]
     # Row by row, not frame.values: that would turn whole numbers beside decimals into decimals.
     rows = [[str(index), *(_cell(value, digits) for value in row)] for index, *row in frame.itertuples()]
-    alignment = [":--", *(["--:"] * len(frame.columns))]
+    alignment = [":--" if _is_text(column) else "--:" for column in zip(*rows, strict=True)]
     text("\n".join("| " + " | ".join(cells) + " |" for cells in [header, alignment, *rows]))
+
+
+def _is_text(cells):
+    return any(cell[:1].isalpha() for cell in cells)
 
 
 def _cell(value, digits):
