@@ -81,7 +81,7 @@ def test_a_table_is_markdown_with_rounded_numbers(shown):
     show.table(frame, digits=2)
     assert shown[0].splitlines() == [
         "| method | log loss | n | who |",
-        "| :-- | --: | --: | --: |",
+        "| :-- | --: | --: | :-- |",
         "| one | 0.12 | 3 | A |",
         "| two | 1.00 | 4 | B |",
     ]
