@@ -128,6 +128,14 @@ class Answer:
             raise _Failed(f"{what} is finite", f"Got {value}. Look for a division by zero or an overflow.")
         return value
 
+    def pair(self, value, description, hint):
+        """Return the two parts of a result, or fail with the hint."""
+        try:
+            first, second = value
+        except (TypeError, ValueError):
+            raise _Failed(description, hint) from None
+        return first, second
+
     def close(self, got, wanted):
         """Say whether two results agree, to the precision the answer computes in."""
         # Single precision can hide: float(x), x.item() and a quotient of integer tensors do not show it.
