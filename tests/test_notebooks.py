@@ -19,8 +19,6 @@ HEADINGS = ["Where people go wrong", "What you now know", "Further reading"]
 
 @pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
 def path(request):
-    if len(read(request.param)["cells"]) == 1:
-        pytest.skip("this chapter is only a title so far")
     return request.param
 
 
@@ -189,7 +187,7 @@ def test_cells_are_short_and_lines_fit(notebook):
     for cell in code_cells(notebook):
         shown = not {"hide-input", "hide-cell", "remove-input"} & set(tags(cell))
         lines = [line for line in source(cell).splitlines() if line.strip()]
-        assert not shown or len(lines) <= 20, f"one idea a cell: {lines[0]}"
+        assert not shown or len(lines) <= 25, f"one idea a cell: {lines[0]}"
         assert not shown or max(map(len, lines), default=0) <= 88, max(lines, key=len)
         assert not re.search(r"^\s*[!%]", source(cell), flags=re.M), "shell and magic lines do not run everywhere"
         if not tags(cell) or "exercise" not in tags(cell):
