@@ -47,6 +47,8 @@ def first_figure(chapter, target):
 
 def build(src, out):
     """Build the pages with every warning an error, and leave nothing that looks finished if one occurred."""
+    # From nothing each time, in a few seconds: an incremental build overlooks style sheets and keeps removed pages.
+    shutil.rmtree(out / "_build", ignore_errors=True)
     program = Path(sys.executable).with_name("jupyter-book")
     options = ["--path-output", out, "-W", "-n", "--keep-going", "-q"]
     result = subprocess.run([program, "build", src, *options], capture_output=True, text=True)
