@@ -63,6 +63,8 @@ def main(scale):
     stamp = folder / "stamps" / "html"
     wanted = digest([path for path in files_below(src) if "mathjax" not in path.parts] + [Path("requirements.txt")])
     if not up_to_date(stamp, wanted, page):
+        # A failed build leaves pages behind, and the stamp of an earlier one must not vouch for them.
+        stamp.unlink(missing_ok=True)
         build(src, folder)
         write_stamp(stamp, wanted)
     print(f"The book is in {page}: open it in a browser, or serve it with\n"
