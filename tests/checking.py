@@ -8,12 +8,28 @@ from fedlib.check.core import Result
 
 # What a function may return by accident.  "None" and "..." stand for a stub with a branch that was forgotten.
 NONSENSE = {
-    "None": None, "Ellipsis": ..., "NaN": np.nan, "infinity": np.inf, "text": "0.5", "two letters": "ab",
-    "empty list": [], "ragged list": [[1, 2], [3]], "dict": {"mean": 1, "sd": 2}, "set": {1.0, 2.0}, "complex": 1j,
-    "function": len, "class": dict, "a pair of nothing": (None, None), "a pair of text": ("x", "y"),
-    "array of objects": np.array([None, "x"]), "too many axes": np.ones((2, 3, 4)), "generator": (i for i in "ab"),
-    "nested pair": ((1, 2), (3, 4)), "an empty pair": ([], []), "bytes": b"ab",
-}  # fmt: skip
+    "None": None,
+    "Ellipsis": ...,
+    "NaN": np.nan,
+    "infinity": np.inf,
+    "text": "0.5",
+    "two letters": "ab",
+    "empty list": [],
+    "ragged list": [[1, 2], [3]],
+    "dict": {"mean": 1, "sd": 2},
+    "set": {1.0, 2.0},
+    "complex": 1j,
+    "function": len,
+    "class": dict,
+    "a pair of nothing": (None, None),
+    "a pair of text": ("x", "y"),
+    "array of objects": np.array([None, "x"]),
+    "too many axes": np.ones((2, 3, 4)),
+    "generator": (i for i in "ab"),
+    "nested pair": ((1, 2), (3, 4)),
+    "an empty pair": ([], []),
+    "bytes": b"ab",
+}
 
 
 def stub(*_):
@@ -62,8 +78,13 @@ def assert_survives_everything(check, right, calls=(1, 2, 3, 4, 6)):
     """Whatever comes back, at whichever call, the check answers with a result that says something."""
     assert check(stub).status == "not done"
     assert "not done yet" in repr(check(stub))
-    bad = {**NONSENSE, "error": ZeroDivisionError("division by zero"), "type error": TypeError("no"),
-           "no memory": MemoryError(), "recursion": RecursionError("too deep")}  # fmt: skip
+    bad = {
+        **NONSENSE,
+        "error": ZeroDivisionError("division by zero"),
+        "type error": TypeError("no"),
+        "no memory": MemoryError(),
+        "recursion": RecursionError("too deep"),
+    }
     for call in calls:
         for name, what in bad.items():
             result = check(failing_at(call, right, what))
@@ -76,7 +97,9 @@ def assert_survives_everything(check, right, calls=(1, 2, 3, 4, 6)):
                 assert result.status == "not done" and name in ("None", "Ellipsis"), f"{name}: {result}"
             else:
                 # A check that asks fewer times never met the bad call.
-                assert result.passed and check(counted := Counted(right)).passed and counted.calls < call, name
+                assert result.passed and check(counted := Counted(right)).passed and counted.calls < call, (
+                    name
+                )
     for thing in (3, None, "weighted_objective", [right]):
         result = check(thing)
         assert result.status == "failed" and "Pass the function itself" in result.hint

@@ -44,16 +44,22 @@ def colab_address(path):
     """Return the only address under which Colab finds this notebook."""
     owner_and_name = REPOSITORY.removeprefix("https://github.com/")
     branch = CONFIG["repository"]["branch"]
-    return f"https://colab.research.google.com/github/{owner_and_name}/blob/{branch}/notebooks/{Path(path).name}"
+    return (
+        f"https://colab.research.google.com/github/{owner_and_name}/blob/{branch}/notebooks/{Path(path).name}"
+    )
 
 
 def repository_files():
     """Return every file that is committed or is about to be, as paths relative to the root."""
     if (ROOT / ".git").exists():
         command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
+            "\0"
+        )
         return sorted(name for name in listed if name and (ROOT / name).is_file())
-    hidden = re.compile(r"(^|/)(\.git|\.venv|_build|__pycache__|[^/]*\.egg-info|\.[a-z]+_cache|\.hypothesis)(/|$)")
+    hidden = re.compile(
+        r"(^|/)(\.git|\.venv|_build|__pycache__|[^/]*\.egg-info|\.[a-z]+_cache|\.hypothesis)(/|$)"
+    )
     names = (str(path.relative_to(ROOT)) for path in ROOT.rglob("*") if path.is_file())
     return sorted(name for name in names if not hidden.search(name))
 

@@ -17,9 +17,16 @@ PAGE = "_build/quick/_build/html/book/index.html"
 
 def notebook(*cells):
     """Return the smallest notebook: a parameters cell, then these."""
+
     def code(text, tags=()):
-        return {"cell_type": "code", "id": f"c{abs(hash(text))}", "metadata": {"tags": list(tags)}, "outputs": [],
-                "execution_count": None, "source": text}  # fmt: skip
+        return {
+            "cell_type": "code",
+            "id": f"c{abs(hash(text))}",
+            "metadata": {"tags": list(tags)},
+            "outputs": [],
+            "execution_count": None,
+            "source": text,
+        }
 
     title = {"cell_type": "markdown", "id": "title", "metadata": {}, "source": "# A chapter"}
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
@@ -53,12 +60,15 @@ class Project:
         for name in ("tools", "fedlib"):
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copytree(ROOT / "book" / "_static", folder / "book" / "_static")
-        # A venv of links: what the Makefile asks of it is a Python, the programs beside it, and the mark "ready".
+        # What the Makefile asks of an environment: a Python, the programs beside it, and the mark "ready".
         (folder / ".venv" / "bin").mkdir(parents=True)
         for program in ("python", "jupyter-book"):
             self.write(f".venv/bin/{program}", f'#!/bin/sh\nexec "{programs()}/{program}" "$@"\n')
             (folder / ".venv" / "bin" / program).chmod(0o755)
-        self.write("_toc.yml", f"format: jb-book\nroot: book/index\nchapters:\n  - file: {CHAPTER[:-6]}\n  - file: book/extra\n")
+        self.write(
+            "_toc.yml",
+            f"format: jb-book\nroot: book/index\nchapters:\n  - file: {CHAPTER[:-6]}\n  - file: book/extra\n",
+        )
         self.write("book/index.md", f"# Home\n\nThe first sentence. See [the chapter](../{CHAPTER}).\n")
         self.write("book/extra.md", "# Extra\n")
         self.write("book/references.bib", "")
@@ -76,7 +86,11 @@ class Project:
 
     def make(self, *arguments, succeeds=True, **more):
         (self.folder / ".venv" / "ready").touch()  # nothing here may install anything
-        kept = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "CONDA_DEFAULT_ENV", "SCALE")}
+        kept = {
+            k: v
+            for k, v in os.environ.items()
+            if k not in ("MAKEFLAGS", "MAKELEVEL", "CONDA_DEFAULT_ENV", "SCALE")
+        }
         command = ["make", *(arguments or ["book"])]
         result = subprocess.run(command, cwd=self.folder, env=kept | more, capture_output=True, text=True)
         said = result.stdout + result.stderr
@@ -89,7 +103,11 @@ class Project:
     def times(self):
         """Return when each executed notebook and each page was written."""
         build = self.folder / "_build" / "quick"
-        files = [*build.glob("src/notebooks/*"), *build.glob("_build/html/**/*.html"), *build.glob("stamps/*")]
+        files = [
+            *build.glob("src/notebooks/*"),
+            *build.glob("_build/html/**/*.html"),
+            *build.glob("stamps/*"),
+        ]
         return {str(path.relative_to(build)): path.stat().st_mtime_ns for path in files}
 
 
@@ -148,7 +166,7 @@ def test_an_edited_line_of_the_library_runs_the_notebooks_again(project):
 
 @pytest.fixture
 def instantly(project):
-    """For questions of whether a notebook runs at all: execution that only notes the scale and costs no second."""
+    """Execute by noting the scale, which is quick, where the question is only whether a notebook runs."""
     project.write("papermill.py", FAKE_PAPERMILL)
     yield
     (project.folder / "papermill.py").unlink()
@@ -157,7 +175,7 @@ def instantly(project):
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [
-        ("fedlib/check/chapter01.py", "rng = stream(0, \"check\", 101)", "rng = stream(1, \"check\", 101)"),
+        ("fedlib/check/chapter01.py", 'rng = stream(0, "check", 101)', 'rng = stream(1, "check", 101)'),
         ("requirements.txt", "# The notebooks", "# The notebooks, with other pins"),
         (CHAPTER, "ran at", "was run at"),
     ],
@@ -185,8 +203,13 @@ def test_the_data_source_makes_it_run_again(project):
     prints = set()
     for source in ("one", "two", "one"):
         command = [sys.executable, "-c", change.format(source) + code]
-        result = subprocess.run(command, cwd=project.folder, env=os.environ | {"PYTHONPATH": str(project.folder)},
-                                capture_output=True, text=True)  # fmt: skip
+        result = subprocess.run(
+            command,
+            cwd=project.folder,
+            env=os.environ | {"PYTHONPATH": str(project.folder)},
+            capture_output=True,
+            text=True,
+        )
         assert result.returncode == 0, result.stderr
         prints.add(result.stdout)
     assert len(prints) == 2
@@ -205,13 +228,17 @@ def test_scales_are_built_side_by_side(project, instantly):
 
 def test_two_jobs_side_by_side(project):
     project.write(SECOND, notebook("import os; print(os.environ.get('OMP_NUM_THREADS'))"))
-    project.edit("_toc.yml", f"  - file: {CHAPTER[:-6]}\n", f"  - file: {CHAPTER[:-6]}\n  - file: {SECOND[:-6]}\n")
+    project.edit(
+        "_toc.yml", f"  - file: {CHAPTER[:-6]}\n", f"  - file: {CHAPTER[:-6]}\n  - file: {SECOND[:-6]}\n"
+    )
     project.edit("fedlib/rng.py", '"check": 9', '"check": 90')
     said = project.make("book", "-j2")
     assert executed(said) == 2
     assert said.index("The book is in") > max(said.index(f"executed {name}") for name in (CHAPTER, SECOND))
     output = json.loads((project.folder / "_build/quick/src" / SECOND).read_text())
-    assert "1\\n" in json.dumps(output["cells"][-1]["outputs"]), "one thread a kernel when two run side by side"
+    assert "1\\n" in json.dumps(output["cells"][-1]["outputs"]), (
+        "one thread a kernel when two run side by side"
+    )
 
 
 BROKEN = {

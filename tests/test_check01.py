@@ -61,7 +61,9 @@ def objective_as_a_python_float(losses, sizes):
 
 
 def objective_in_fractions(losses, sizes):
-    return sum(Fraction(int(n), int(sum(sizes))) * Fraction(float(f)) for f, n in zip(losses, sizes, strict=True))
+    return sum(
+        Fraction(int(n), int(sum(sizes))) * Fraction(float(f)) for f, n in zip(losses, sizes, strict=True)
+    )
 
 
 def objective_as_an_array_of_one(losses, sizes):
@@ -69,12 +71,18 @@ def objective_as_an_array_of_one(losses, sizes):
 
 
 OBJECTIVE = [
-    objective_with_numpy, objective_with_a_loop, objective_with_lists, objective_with_tensors,
-    objective_with_tensor_shares, objective_with_single_tensors, objective_in_single_precision,
-    objective_as_a_python_float, objective_in_fractions, objective_as_an_array_of_one, np.vectorize(
-        lambda losses, sizes: sizes @ losses / sizes.sum(), signature="(k),(k)->()"
-    ),
-]  # fmt: skip
+    objective_with_numpy,
+    objective_with_a_loop,
+    objective_with_lists,
+    objective_with_tensors,
+    objective_with_tensor_shares,
+    objective_with_single_tensors,
+    objective_in_single_precision,
+    objective_as_a_python_float,
+    objective_in_fractions,
+    objective_as_an_array_of_one,
+    np.vectorize(lambda losses, sizes: sizes @ losses / sizes.sum(), signature="(k),(k)->()"),
+]
 
 OBJECTIVE_WRONG = {
     "Multiply every size by 10": lambda losses, sizes: np.sum(losses * sizes),
@@ -86,7 +94,9 @@ OBJECTIVE_WRONG = {
 
 OBJECTIVE_ALSO_WRONG = {
     "the sum of the losses": lambda losses, sizes: np.sum(losses),
-    "whole-number division": lambda losses, sizes: sum(n // sum(sizes) * f for f, n in zip(losses, sizes, strict=True)),
+    "whole-number division": lambda losses, sizes: sum(
+        n // sum(sizes) * f for f, n in zip(losses, sizes, strict=True)
+    ),
     "the largest client only": lambda losses, sizes: losses[np.argmax(sizes)],
     "the worst client": lambda losses, sizes: np.max(losses),
     "the root of the size": lambda losses, sizes: np.average(losses, weights=np.sqrt(sizes)),
@@ -136,9 +146,14 @@ def optimum_by_a_linear_system(a, b, p):
 
 
 OPTIMUM = [
-    optimum_with_numpy, optimum_with_a_loop, optimum_with_lists, optimum_with_tensors, optimum_in_single_precision,
-    optimum_by_descent, optimum_by_a_linear_system,
-]  # fmt: skip
+    optimum_with_numpy,
+    optimum_with_a_loop,
+    optimum_with_lists,
+    optimum_with_tensors,
+    optimum_in_single_precision,
+    optimum_by_descent,
+    optimum_by_a_linear_system,
+]
 
 OPTIMUM_WRONG = {
     "the weighted mean of the minimizers": lambda a, b, p: np.sum(p * b),
@@ -178,8 +193,10 @@ def expected_with_a_loop(sizes, m):
 
 def expected_with_lists(sizes, m):
     draws = [drawn for drawn in combinations(range(len(sizes)), m) if sizes + [0]]
-    return tuple(sum(sizes[k] / sum(map(sizes.__getitem__, s)) for s in draws if k in s) / len(draws)
-                 for k in range(len(sizes)))  # fmt: skip
+    return tuple(
+        sum(sizes[k] / sum(map(sizes.__getitem__, s)) for s in draws if k in s) / len(draws)
+        for k in range(len(sizes))
+    )
 
 
 def expected_with_tensors(sizes, m):
@@ -196,7 +213,10 @@ def expected_in_single_precision(sizes, m):
 def expected_in_fractions(sizes, m):
     sizes = [Fraction(int(size)) for size in sizes]
     draws = list(combinations(range(len(sizes)), m))
-    return [sum(sizes[k] / sum(sizes[j] for j in s) for s in draws if k in s) / len(draws) for k in range(len(sizes))]
+    return [
+        sum(sizes[k] / sum(sizes[j] for j in s) for s in draws if k in s) / len(draws)
+        for k in range(len(sizes))
+    ]
 
 
 def expected_by_masks(sizes, m):
@@ -205,9 +225,14 @@ def expected_by_masks(sizes, m):
 
 
 EXPECTED = [
-    expected_with_numpy, expected_with_a_loop, expected_with_lists, expected_with_tensors,
-    expected_in_single_precision, expected_in_fractions, expected_by_masks,
-]  # fmt: skip
+    expected_with_numpy,
+    expected_with_a_loop,
+    expected_with_lists,
+    expected_with_tensors,
+    expected_in_single_precision,
+    expected_in_fractions,
+    expected_by_masks,
+]
 
 
 def only_rounds_with_the_client(sizes, m):
@@ -238,7 +263,9 @@ EXPECTED_WRONG = {
 }
 
 EXPECTED_ALSO_WRONG = {
-    "the sum over the rounds": lambda sizes, m: expected_with_numpy(sizes, m) * len(list(combinations(sizes, m))),
+    "the sum over the rounds": lambda sizes, m: (
+        expected_with_numpy(sizes, m) * len(list(combinations(sizes, m)))
+    ),
     "with replacement": with_replacement,
     "the unbiased weights": lambda sizes, m: sizes / sizes.sum() * len(sizes) / m,
     "in the order of size": lambda sizes, m: np.sort(expected_with_numpy(sizes, m)),
@@ -274,8 +301,10 @@ def unbiased_with_a_loop(deltas, p, drawn, N):
 
 def unbiased_with_lists(deltas, p, drawn, N):
     assert isinstance(deltas, list) and drawn + [] == drawn
-    return [N / len(drawn) * sum(p[k] * x for k, x in zip(drawn, column, strict=True))
-            for column in zip(*deltas, strict=True)]  # fmt: skip
+    return [
+        N / len(drawn) * sum(p[k] * x for k, x in zip(drawn, column, strict=True))
+        for column in zip(*deltas, strict=True)
+    ]
 
 
 def unbiased_with_tensors(deltas, p, drawn, N):
@@ -297,9 +326,14 @@ def unbiased_by_zero_rows(deltas, p, drawn, N):
 
 
 UNBIASED = [
-    unbiased_with_numpy, unbiased_with_a_loop, unbiased_with_lists, unbiased_with_tensors,
-    unbiased_with_single_tensors, unbiased_in_single_precision, unbiased_by_zero_rows,
-]  # fmt: skip
+    unbiased_with_numpy,
+    unbiased_with_a_loop,
+    unbiased_with_lists,
+    unbiased_with_tensors,
+    unbiased_with_single_tensors,
+    unbiased_in_single_precision,
+    unbiased_by_zero_rows,
+]
 
 UNBIASED_WRONG = {
     "m/N times too short": lambda deltas, p, drawn, N: p[drawn] @ deltas,
@@ -307,7 +341,9 @@ UNBIASED_WRONG = {
     "p does not enter": lambda deltas, p, drawn, N: deltas.mean(axis=0),
     "each stands for N/m": lambda deltas, p, drawn, N: N * p[drawn] @ deltas,
     "those that were drawn, p[drawn]": lambda deltas, p, drawn, N: N / len(drawn) * p[: len(drawn)] @ deltas,
-    "List the same clients in reverse": lambda deltas, p, drawn, N: N / len(drawn) * p[np.sort(drawn)] @ deltas,
+    "List the same clients in reverse": lambda deltas, p, drawn, N: (
+        N / len(drawn) * p[np.sort(drawn)] @ deltas
+    ),
     "Averaged over every subset": lambda deltas, p, drawn, N: len(drawn) / N * p[drawn] @ deltas,
 }
 
@@ -340,7 +376,9 @@ def test_wrong_answers_get_a_hint_each(name):
     assert_all_rejected_differently(getattr(check, name), EXERCISES[name][1])
 
 
-@pytest.mark.parametrize(("name", "what"), [(name, what) for name in EXERCISES for what in EXERCISES[name][2]])
+@pytest.mark.parametrize(
+    ("name", "what"), [(name, what) for name in EXERCISES for what in EXERCISES[name][2]]
+)
 def test_other_wrong_answers_are_rejected(name, what):
     result = getattr(check, name)(EXERCISES[name][2][what])
     assert result.status == "failed" and result.hint, result

@@ -28,8 +28,11 @@ def standardize_with_lists(stats):
     stats, (n, s, q) = stats[:], stats.pop()
     for m, s_k, q_k in stats[:-1]:
         # With lists + would concatenate, so this one insists on them.
-        n, s, q = n + m, [x + y for x, y in zip(s + [], s_k, strict=True)], [
-            x + y for x, y in zip(q + [], q_k, strict=True)]  # fmt: skip
+        n, s, q = (
+            n + m,
+            [x + y for x, y in zip(s + [], s_k, strict=True)],
+            [x + y for x, y in zip(q + [], q_k, strict=True)],
+        )
     return [[x / n for x in s], [(y / n - (x / n) ** 2) ** 0.5 for x, y in zip(s, q, strict=True)]]
 
 
@@ -49,9 +52,13 @@ def standardize_as_one_array(stats):
 
 
 STANDARDIZE = [
-    standardize_with_numpy, standardize_with_a_loop, standardize_with_lists, standardize_with_tensors,
-    standardize_in_single_precision, standardize_as_one_array,
-]  # fmt: skip
+    standardize_with_numpy,
+    standardize_with_a_loop,
+    standardize_with_lists,
+    standardize_with_tensors,
+    standardize_in_single_precision,
+    standardize_as_one_array,
+]
 
 
 def local_sds(stats):
@@ -67,9 +74,15 @@ def total(stats):
 
 
 STANDARDIZE_WRONG = {
-    "as much as one of": lambda stats: (np.mean([s / n for n, s, _ in stats], axis=0), standardize_with_numpy(stats)[1]),
+    "as much as one of": lambda stats: (
+        np.mean([s / n for n, s, _ in stats], axis=0),
+        standardize_with_numpy(stats)[1],
+    ),
     "spread between hospitals": lambda stats: (pooled_mean(stats), np.mean(local_sds(stats), axis=0)),
-    "forgot to subtract": lambda stats: (pooled_mean(stats), np.sqrt(sum(q for *_, q in stats) / total(stats))),
+    "forgot to subtract": lambda stats: (
+        pooled_mean(stats),
+        np.sqrt(sum(q for *_, q in stats) / total(stats)),
+    ),
     "That is the variance": lambda stats: (pooled_mean(stats), standardize_with_numpy(stats)[1] ** 2),
     "You divide by n − 1": lambda stats: (
         pooled_mean(stats),
@@ -140,7 +153,10 @@ def train_with_lists(w, X, y, lr, epochs, l2):
 def train_with_autograd(w, X, y, lr, epochs, l2):
     w = w.clone().requires_grad_()
     for _ in range(epochs):
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(X @ w[:-1] + w[-1], y) + l2 / 2 * w[:-1] @ w[:-1]
+        loss = (
+            torch.nn.functional.binary_cross_entropy_with_logits(X @ w[:-1] + w[-1], y)
+            + l2 / 2 * w[:-1] @ w[:-1]
+        )
         (gradient,) = torch.autograd.grad(loss, w)
         w = (w - lr * gradient).detach().requires_grad_()
     return w
@@ -155,9 +171,14 @@ def train_with_single_tensors(w, X, y, lr, epochs, l2):
 
 
 TRAIN = [
-    train_with_numpy, train_with_a_column_of_ones, train_with_a_loop, train_with_lists, train_with_autograd,
-    train_in_single_precision, train_with_single_tensors,
-]  # fmt: skip
+    train_with_numpy,
+    train_with_a_column_of_ones,
+    train_with_a_loop,
+    train_with_lists,
+    train_with_autograd,
+    train_in_single_precision,
+    train_with_single_tensors,
+]
 
 
 def train_in_place(w, X, y, lr, epochs, l2):
@@ -188,7 +209,9 @@ def without_intercept(w, X, y, lr, l2):
 TRAIN_WRONG = {
     "updated w in place": train_in_place,
     "With learning rate 0 you do not return w": lambda w, X, y, lr, epochs, l2: step(w, X, y, l2),
-    "Duplicating the data doubled": every_step(lambda w, X, y, lr, l2: w - lr * step(w, X, y, l2 / len(y)) * len(y)),
+    "Duplicating the data doubled": every_step(
+        lambda w, X, y, lr, l2: w - lr * step(w, X, y, l2 / len(y)) * len(y)
+    ),
     "You walk uphill": every_step(lambda w, X, y, lr, l2: w + lr * step(w, X, y, l2)),
     "or without the intercept": every_step(without_intercept),
     "your intercept is pulled to zero": every_step(
@@ -208,15 +231,20 @@ TRAIN_ALSO_WRONG = {
     "squared error": every_step(lambda w, X, y, lr, l2: w - lr * step(w, X, 2 * y, l2)),
     "labels ±1": every_step(lambda w, X, y, lr, l2: w - lr * step(w, X, 2 * y - 1, l2)),
     "no logistic function": every_step(
-        lambda w, X, y, lr, l2: w - lr * np.append(X.T @ (X @ w[:-1] + w[-1] - y) / len(y) + l2 * w[:-1],
-                                                   np.mean(X @ w[:-1] + w[-1] - y))
+        lambda w, X, y, lr, l2: (
+            w
+            - lr
+            * np.append(
+                X.T @ (X @ w[:-1] + w[-1] - y) / len(y) + l2 * w[:-1], np.mean(X @ w[:-1] + w[-1] - y)
+            )
+        )
     ),
     "the intercept's gradient is summed": every_step(
         lambda w, X, y, lr, l2: w - lr * step(w, X, y, l2) * np.append(np.ones(len(w) - 1), len(y))
     ),
     "the intercept comes first": every_step(lambda w, X, y, lr, l2: w - lr * np.roll(step(w, X, y, l2), 1)),
     "the learning rate ignored": every_step(lambda w, X, y, lr, l2: w - 0.1 * step(w, X, y, l2)),
-}  # fmt: skip
+}
 
 # 2.3 fedavg_round ------------------------------------------------------------------------------------------
 
@@ -255,9 +283,13 @@ def round_in_single_precision(w, clients, lr, epochs):
 
 
 ROUND = [
-    round_with_numpy, round_with_deltas, round_with_a_loop, round_with_lists, round_with_tensors,
+    round_with_numpy,
+    round_with_deltas,
+    round_with_a_loop,
+    round_with_lists,
+    round_with_tensors,
     round_in_single_precision,
-]  # fmt: skip
+]
 
 
 def models_of(w, clients, lr, epochs):
@@ -294,10 +326,14 @@ ROUND_WRONG = {
 }
 
 ROUND_ALSO_WRONG = {
-    "the sum of the changes": lambda w, clients, lr, epochs: w + (models_of(w, clients, lr, epochs) - w).sum(axis=0),
+    "the sum of the changes": lambda w, clients, lr, epochs: (
+        w + (models_of(w, clients, lr, epochs) - w).sum(axis=0)
+    ),
     "the mean change": lambda w, clients, lr, epochs: round_with_numpy(w, clients, lr, epochs) - w,
     "the last client": lambda w, clients, lr, epochs: models_of(w, clients, lr, epochs)[-1],
-    "the largest client": lambda w, clients, lr, epochs: models_of(w, clients, lr, epochs)[sizes_of(clients).argmax()],
+    "the largest client": lambda w, clients, lr, epochs: models_of(w, clients, lr, epochs)[
+        sizes_of(clients).argmax()
+    ],
     "everything pooled": lambda w, clients, lr, epochs: train_with_numpy(
         w, *(np.concatenate(part) for part in zip(*clients, strict=True)), lr, epochs, 0.0
     ),
@@ -351,9 +387,13 @@ def update_in_single_precision(w, messages, sizes, kind, lr):
 
 
 UPDATE = [
-    update_with_numpy, update_with_a_loop, update_with_lists, update_with_tensors, update_with_single_tensors,
+    update_with_numpy,
+    update_with_a_loop,
+    update_with_lists,
+    update_with_tensors,
+    update_with_single_tensors,
     update_in_single_precision,
-]  # fmt: skip
+]
 
 
 def for_kind(wrong_kind, wrong):
@@ -375,7 +415,9 @@ UPDATE_WRONG = {
     "1/lr times too long": for_kind("gradient", lambda w, mean, lr: w - mean),
     "You walk uphill": for_kind("delta", lambda w, mean, lr: w - mean),
     "you applied it twice": for_kind("delta", lambda w, mean, lr: w + lr * mean),
-    "adding them to w counts w twice": lambda w, messages, sizes, kind, lr: w + sizes / sizes.sum() @ messages,
+    "adding them to w counts w twice": lambda w, messages, sizes, kind, lr: (
+        w + sizes / sizes.sum() @ messages
+    ),
 }
 
 UPDATE_ALSO_WRONG = {
@@ -383,11 +425,15 @@ UPDATE_ALSO_WRONG = {
     "a gradient is added whole": for_kind("gradient", lambda w, mean, lr: w + mean),
     "a gradient for a model": for_kind("gradient", lambda w, mean, lr: mean),
     "a delta for a model": for_kind("delta", lambda w, mean, lr: mean),
-    "the sum": lambda w, messages, sizes, kind, lr: update_with_numpy(w, messages * len(sizes), sizes, kind, lr),
+    "the sum": lambda w, messages, sizes, kind, lr: update_with_numpy(
+        w, messages * len(sizes), sizes, kind, lr
+    ),
     "weights moved halfway": for_kind("weights", lambda w, mean, lr: (w + mean) / 2),
     "weights moved by lr": for_kind("weights", lambda w, mean, lr: w + lr * (mean - w)),
     "nothing": lambda w, messages, sizes, kind, lr: w,
-    "weights are squared": lambda w, messages, sizes, kind, lr: update_with_numpy(w, messages, sizes**2, kind, lr),
+    "weights are squared": lambda w, messages, sizes, kind, lr: update_with_numpy(
+        w, messages, sizes**2, kind, lr
+    ),
 }
 
 # 2.5 one_patient -------------------------------------------------------------------------------------------
@@ -419,13 +465,20 @@ def patient_as_list_and_array(gradient):
 
 
 PATIENT = [
-    patient_with_numpy, patient_with_a_loop, patient_with_lists, patient_with_tensors, patient_in_single_precision,
+    patient_with_numpy,
+    patient_with_a_loop,
+    patient_with_lists,
+    patient_with_tensors,
+    patient_in_single_precision,
     patient_as_list_and_array,
-]  # fmt: skip
+]
 
 PATIENT_WRONG = {
     "the coefficients' gradient": lambda g: (g[:-1], float(g[-1] < 0)),
-    "Right direction, wrong length": lambda g: (np.sign(g[-1]) * g[:-1] / np.linalg.norm(g[:-1]), float(g[-1] < 0)),
+    "Right direction, wrong length": lambda g: (
+        np.sign(g[-1]) * g[:-1] / np.linalg.norm(g[:-1]),
+        float(g[-1] < 0),
+    ),
     "The sign is lost": lambda g: (g[:-1] / abs(g[-1]), float(g[-1] < 0)),
     "multiplied by the error once more": lambda g: (g[:-1] * g[-1], float(g[-1] < 0)),
     "exactly when y = 1": lambda g: (g[:-1] / g[-1], float(g[-1] > 0)),
@@ -463,7 +516,9 @@ def test_wrong_answers_get_a_hint_each(name):
     assert_all_rejected_differently(getattr(check, name), EXERCISES[name][1])
 
 
-@pytest.mark.parametrize(("name", "what"), [(name, what) for name in EXERCISES for what in EXERCISES[name][2]])
+@pytest.mark.parametrize(
+    ("name", "what"), [(name, what) for name in EXERCISES for what in EXERCISES[name][2]]
+)
 def test_other_wrong_answers_are_rejected(name, what):
     result = getattr(check, name)(EXERCISES[name][2][what])
     assert result.status == "failed" and result.hint, result

@@ -28,7 +28,8 @@ session = {"__name__": "__main__"}
 def run_setup():
     exec(compile(cell, "setup", "exec"), session)
 def pretend_colab():
-    sys.modules["google"], sys.modules["google.colab"] = types.ModuleType("google"), types.ModuleType("google.colab")
+    for name in ("google", "google.colab"):
+        sys.modules[name] = types.ModuleType(name)
 def forbid_programs():
     def refuse(*arguments, **options):
         raise AssertionError(f"started {arguments}")
@@ -44,25 +45,38 @@ def published(tmp_path_factory):
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, source / name)
     me = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
-    for command in (["init", "--quiet"], ["add", "--all", "--force"], [*me, "commit", "--quiet", "--message", "all"],
-                    ["tag", f"v{PROJECT['version']}"], ["clone", "--quiet", "--bare", ".", str(bare)]):  # fmt: skip
-        subprocess.run(["git", *command], cwd=source, check=True, capture_output=True, env=plain_environment())
+    for command in (
+        ["init", "--quiet"],
+        ["add", "--all", "--force"],
+        [*me, "commit", "--quiet", "--message", "all"],
+        ["tag", f"v{PROJECT['version']}"],
+        ["clone", "--quiet", "--bare", ".", str(bare)],
+    ):
+        subprocess.run(
+            ["git", *command], cwd=source, check=True, capture_output=True, env=plain_environment()
+        )
     return bare
 
 
 def plain_environment(**more):
     """Return this environment without anything that would show where the library is, or change pip or git."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON", "GIT_"))}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON", "GIT_"))
+    }
     return kept | {"PYTHONDONTWRITEBYTECODE": "1", "GIT_TERMINAL_PROMPT": "0"} | more
 
 
 def without_build_isolation(python):
-    """Return the value of PIP_NO_BUILD_ISOLATION that means it: which one that is depends on pip's version."""
-    ask = ("from pip._internal.commands import create_command as c;"
-           "print(c('install').parser.get_default_values().build_isolation)")  # fmt: skip
+    """Return the value of PIP_NO_BUILD_ISOLATION that means what it says; pip versions differ."""
+    ask = (
+        "from pip._internal.commands import create_command as c;"
+        "print(c('install').parser.get_default_values().build_isolation)"
+    )
     for value in ("0", "1"):
         environment = plain_environment(PIP_NO_BUILD_ISOLATION=value)
-        told = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True, env=environment)
+        told = subprocess.run(
+            [python, "-c", ask], capture_output=True, text=True, check=True, env=environment
+        )
         if told.stdout.strip() in ("False", "0"):
             return value
     raise AssertionError("this pip cannot be told to build with what is installed")
@@ -81,11 +95,15 @@ class Stranger:
             if not path.name.startswith(("fedlib", "__editable__", "__pycache__")):
                 (self.site_packages / path.name).symlink_to(path)
         self.environment = plain_environment(
-            GIT_CONFIG_COUNT="1", GIT_CONFIG_KEY_0=f"url.file://{repository}.insteadOf", GIT_CONFIG_VALUE_0=REPOSITORY,
+            GIT_CONFIG_COUNT="1",
+            GIT_CONFIG_KEY_0=f"url.file://{repository}.insteadOf",
+            GIT_CONFIG_VALUE_0=REPOSITORY,
             # Whatever pip would have to fetch is an error.
-            PIP_NO_INDEX="1", PIP_NO_CACHE_DIR="1", PIP_DISABLE_PIP_VERSION_CHECK="1",
+            PIP_NO_INDEX="1",
+            PIP_NO_CACHE_DIR="1",
+            PIP_DISABLE_PIP_VERSION_CHECK="1",
             PIP_NO_BUILD_ISOLATION=without_build_isolation(self.python),
-        )  # fmt: skip
+        )
 
     def run(self, *steps, notebook=WRITTEN[0]):
         for old in self.home.iterdir():
@@ -144,12 +162,20 @@ def test_on_colab_the_cell_installs_prints_one_line_and_the_second_time_does_not
 
     # A new session finds the library, and all that the pages import and read is there, also the records.
     for path in WRITTEN:
-        imports = [line for cell in read(path)["cells"] if cell["cell_type"] == "code"
-                   for line in "".join(cell["source"]).splitlines() if line.startswith(("from fedlib", "import fedlib"))]
+        imports = [
+            line
+            for cell in read(path)["cells"]
+            if cell["cell_type"] == "code"
+            for line in "".join(cell["source"]).splitlines()
+            if line.startswith(("from fedlib", "import fedlib"))
+        ]
         result = stranger.run(
-            "forbid_programs()", "run_setup()", *dict.fromkeys(imports),
-            f"print(session['notebook'].cost({path.stem!r}))", notebook=path,
-        )  # fmt: skip
+            "forbid_programs()",
+            "run_setup()",
+            *dict.fromkeys(imports),
+            f"print(session['notebook'].cost({path.stem!r}))",
+            notebook=path,
+        )
         assert result.returncode == 0, result.stderr
         assert len(result.stdout.splitlines()) == 2 and result.stderr == ""
     for name in repository_files():
@@ -168,8 +194,9 @@ def test_elsewhere_one_error_says_what_to_do(stranger):
 def test_without_a_network_there_is_one_line_and_no_noise(tmp_path, stranger):
     result = stranger.run(
         f"import os; os.environ['GIT_CONFIG_KEY_0'] = 'url.file://{tmp_path}/nowhere.insteadOf'",
-        "pretend_colab()", "run_setup()",
-    )  # fmt: skip
+        "pretend_colab()",
+        "run_setup()",
+    )
     assert result.returncode == 1 and result.stdout == ""
     assert result.stderr.count("Traceback") == 1
     last = result.stderr.strip().splitlines()[-1]

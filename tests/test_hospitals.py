@@ -57,7 +57,9 @@ def test_hospitals_differ_in_size_and_in_case_mix():
 
 def test_a_seed_names_a_split():
     (a, test_a), (b, test_b), (_, other) = hospitals.split(1), hospitals.split(1), hospitals.split(2)
-    assert all(np.array_equal(x, y) for one, two in zip(a, b, strict=True) for x, y in zip(one, two, strict=True))
+    assert all(
+        np.array_equal(x, y) for one, two in zip(a, b, strict=True) for x, y in zip(one, two, strict=True)
+    )
     assert np.array_equal(test_a[0], test_b[0])
     assert not np.array_equal(test_a[0], other[0])
 

@@ -54,7 +54,9 @@ def test_the_penalty_is_half_the_squared_norm_without_the_intercept():
 @pytest.mark.parametrize("l2", [0.0, 0.7])
 def test_the_gradient_is_the_slope_of_the_loss(l2):
     X, y = hospital(20)
-    gap = check_grad(lambda w: logreg.loss(w, X, y, l2), lambda w: logreg.gradient(w, X, y, l2), W, epsilon=1e-6)
+    gap = check_grad(
+        lambda w: logreg.loss(w, X, y, l2), lambda w: logreg.gradient(w, X, y, l2), W, epsilon=1e-6
+    )
     assert gap < 1e-5
 
 
@@ -76,9 +78,12 @@ def test_far_from_the_data_nothing_overflows():
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=4))
 def test_weighted_losses_and_gradients_are_the_pooled_ones(sizes):
     clients, p = federation(sizes), np.array(sizes) / sum(sizes)
-    assert p @ [logreg.loss(W, *c, 0.1) for c in clients] == pytest.approx(logreg.loss(W, *pooled(clients), 0.1))
-    assert np.allclose(p @ [logreg.gradient(W, *c, 0.1) for c in clients],
-                       logreg.gradient(W, *pooled(clients), 0.1))  # fmt: skip
+    assert p @ [logreg.loss(W, *c, 0.1) for c in clients] == pytest.approx(
+        logreg.loss(W, *pooled(clients), 0.1)
+    )
+    assert np.allclose(
+        p @ [logreg.gradient(W, *c, 0.1) for c in clients], logreg.gradient(W, *pooled(clients), 0.1)
+    )
 
 
 # Local training --------------------------------------------------------------------------------------------
@@ -93,7 +98,9 @@ def test_one_epoch_is_one_step():
 def test_epochs_compose():
     X, y = hospital(20)
     halfway = logreg.local_train(W, X, y, 0.3, 2, 0.1)
-    assert np.array_equal(logreg.local_train(W, X, y, 0.3, 5, 0.1), logreg.local_train(halfway, X, y, 0.3, 3, 0.1))
+    assert np.array_equal(
+        logreg.local_train(W, X, y, 0.3, 5, 0.1), logreg.local_train(halfway, X, y, 0.3, 3, 0.1)
+    )
 
 
 def test_the_servers_model_is_left_as_it_is():
@@ -107,7 +114,9 @@ def test_the_servers_model_is_left_as_it_is():
 
 def test_many_steps_arrive_at_the_optimum():
     X, y = hospital(60)
-    assert np.allclose(logreg.local_train(np.zeros(4), X, y, 1.0, 3000, 0.1), logreg.optimum(X, y, 0.1), atol=1e-5)
+    assert np.allclose(
+        logreg.local_train(np.zeros(4), X, y, 1.0, 3000, 0.1), logreg.optimum(X, y, 0.1), atol=1e-5
+    )
 
 
 # Rounds ----------------------------------------------------------------------------------------------------
@@ -222,8 +231,12 @@ def test_the_optimum_is_where_the_gradient_vanishes(l2):
     X, y = hospital(80)
     best = logreg.optimum(X, y, l2)
     assert np.abs(logreg.gradient(best, X, y, l2)).max() < 1e-5
-    found = minimize(lambda w: logreg.loss(w, X, y, l2), np.zeros(4), method="Nelder-Mead",
-                     options={"xatol": 1e-7, "fatol": 1e-12, "maxiter": 10_000})  # fmt: skip
+    found = minimize(
+        lambda w: logreg.loss(w, X, y, l2),
+        np.zeros(4),
+        method="Nelder-Mead",
+        options={"xatol": 1e-7, "fatol": 1e-12, "maxiter": 10_000},
+    )
     assert np.allclose(best, found.x, atol=1e-4)
 
 

@@ -60,9 +60,13 @@ def test_the_data_source_is_named():
 
 def test_the_cost_of_a_page_comes_from_the_committed_record(monkeypatch, tmp_path):
     (tmp_path / "records").mkdir()
-    record = {"machine": "2 cores", "date": "2030-01-02",
-              "notebooks": {"01_x": {"quick": {"seconds": 12.4, "peak_mb": 301.2},
-                                     "full": {"seconds": 60.2, "peak_mb": 640}}}}  # fmt: skip
+    record = {
+        "machine": "2 cores",
+        "date": "2030-01-02",
+        "notebooks": {
+            "01_x": {"quick": {"seconds": 12.4, "peak_mb": 301.2}, "full": {"seconds": 60.2, "peak_mb": 640}}
+        },
+    }
     (tmp_path / "records" / "timings.json").write_text(json.dumps(record))
     monkeypatch.setattr(notebook, "files", lambda package: tmp_path)
     sentence = notebook.cost("01_x")

@@ -47,7 +47,9 @@ def test_the_weighted_objective_is_the_pooled_loss(sizes, seed):
     clients, w = clients_with(sizes, seed=seed), np.array([0.3, -1.0, 0.5])
     X, y = (np.concatenate(part) for part in zip(*clients, strict=True))
     p = objective.shares(sizes)
-    assert np.isclose(objective.weighted_mean([squared_error(w, *c) for c in clients], p), squared_error(w, X, y))
+    assert np.isclose(
+        objective.weighted_mean([squared_error(w, *c) for c in clients], p), squared_error(w, X, y)
+    )
     assert np.allclose(objective.weighted_mean([slope(w, *c) for c in clients], p), slope(w, X, y))
 
 
@@ -61,7 +63,9 @@ def test_one_full_batch_step_each_is_one_centralized_step():
     clients, w, lr = clients_with([12, 3, 30]), np.ones(3), 0.1
     X, y = (np.concatenate(part) for part in zip(*clients, strict=True))
     models = [w - lr * slope(w, *client) for client in clients]
-    assert np.allclose(objective.weighted_mean(models, objective.shares([12, 3, 30])), w - lr * slope(w, X, y))
+    assert np.allclose(
+        objective.weighted_mean(models, objective.shares([12, 3, 30])), w - lr * slope(w, X, y)
+    )
 
 
 def test_a_hand_computed_mean_of_numbers_and_of_vectors():
@@ -77,8 +81,10 @@ def test_constant_values_come_back_unchanged():
 
 def test_the_order_of_the_clients_is_irrelevant():
     values, sizes = np.random.default_rng(0).normal(size=(3, 2)), np.array([5, 1, 9])
-    results = [objective.weighted_mean(values[list(order)], objective.shares(sizes[list(order)]))
-               for order in permutations(range(3))]  # fmt: skip
+    results = [
+        objective.weighted_mean(values[list(order)], objective.shares(sizes[list(order)]))
+        for order in permutations(range(3))
+    ]
     assert np.allclose(results, results[0])
 
 
@@ -108,8 +114,9 @@ def test_the_laboratory_has_its_optimum_at_four_fifths():
 def test_the_optimum_is_where_a_minimizer_finds_it(seed):
     rng = np.random.default_rng(seed)
     a, b, p = rng.uniform(0.1, 5, 4), rng.normal(size=4), rng.dirichlet(np.ones(4))
-    found = minimize_scalar(lambda w: np.sum(p * a / 2 * (w - b) ** 2), bounds=(-9, 9), method="bounded",
-                            options={"xatol": 1e-9})  # fmt: skip
+    found = minimize_scalar(
+        lambda w: np.sum(p * a / 2 * (w - b) ** 2), bounds=(-9, 9), method="bounded", options={"xatol": 1e-9}
+    )
     assert objective.quadratic_optimum(a, b, p) == pytest.approx(found.x, abs=1e-5)
 
 
@@ -172,7 +179,9 @@ def test_expected_weights_of_two_clients_by_hand():
     assert objective.expected_weights([9, 1], 1).tolist() == [0.5, 0.5]
     # Three rounds {0,1}, {0,2}, {1,2} of the split 7,000 / 7,000 / 36,000.
     a, b = 7 / 14, 7 / 43
-    assert np.allclose(objective.expected_weights([7, 7, 36], 2), [(a + b) / 3, (a + b) / 3, 2 * (36 / 43) / 3])
+    assert np.allclose(
+        objective.expected_weights([7, 7, 36], 2), [(a + b) / 3, (a + b) / 3, 2 * (36 / 43) / 3]
+    )
 
 
 def test_expected_weights_by_simulation():

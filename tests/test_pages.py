@@ -13,7 +13,11 @@ import pytest
 from bs4 import BeautifulSoup
 from project import HTML, NOTEBOOKS, REPOSITORY, ROOT, colab_address, read, source, tagged
 
-PAGES = sorted(str(p.relative_to(HTML)) for p in HTML.rglob("*.html") if "_static" not in p.parts) if HTML.exists() else []
+PAGES = (
+    sorted(str(p.relative_to(HTML)) for p in HTML.rglob("*.html") if "_static" not in p.parts)
+    if HTML.exists()
+    else []
+)
 CONTENT = [page for page in PAGES if page.split("/")[0] in ("book", "notebooks")]
 CHAPTERS = [f"notebooks/{path.stem}.html" for path in NOTEBOOKS]
 WIDTHS = {"wide": 1280, "phone": 390}
@@ -43,7 +47,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def site():
-    """Serve the built pages in a subfolder, as a project site does, so that an address from the root would fail."""
+    """Serve the pages from a subfolder, as a project site does: an address from the root would fail."""
     assert PAGES, "there are no pages: run `make book` first"
 
     class Book(Quiet):
@@ -72,7 +76,9 @@ class Visit:
         self.tab.on("pageerror", lambda error: self.said.append(str(error)))
         self.context.on("request", lambda request: self.asked.append(request.url))
         self.tab.on("requestfailed", lambda request: self.missing.append(request.url))
-        self.tab.on("response", lambda r: self.missing.append(f"{r.status} {r.url}") if r.status >= 400 else None)
+        self.tab.on(
+            "response", lambda r: self.missing.append(f"{r.status} {r.url}") if r.status >= 400 else None
+        )
 
     def open(self, page):
         self.said.clear(), self.asked.clear(), self.missing.clear()
@@ -86,7 +92,9 @@ class Visit:
         return [url for url in self.asked if not url.startswith((self.site, "data:", "blob:", "about:"))]
 
 
-@pytest.fixture(scope="module", params=[(w, m) for w in WIDTHS for m in MODES], ids=lambda param: "-".join(param))
+@pytest.fixture(
+    scope="module", params=[(w, m) for w in WIDTHS for m in MODES], ids=lambda param: "-".join(param)
+)
 def visit(request, browser, site):
     width, mode = request.param
     visit = Visit(browser, site, WIDTHS[width], mode)
@@ -109,7 +117,8 @@ def soup(page):
 
 # What a reader sees, without code, scripts and what formulas carry for screen readers.
 VISIBLE_TEXT = """() => {
-  const main = document.querySelector("article") || document.body, skip = "pre, code, script, style, mjx-container, svg";
+  const main = document.querySelector("article") || document.body;
+  const skip = "pre, code, script, style, mjx-container, svg";
   const walker = document.createTreeWalker(main, NodeFilter.SHOW_TEXT), texts = [];
   while (walker.nextNode()) {
     const parent = walker.currentNode.parentElement;
@@ -126,17 +135,18 @@ TOO_WIDE = """() => {
   for (const e of document.querySelectorAll("body *")) {
     const box = e.getBoundingClientRect();
     if (box.width && box.right > room + 1 && getComputedStyle(e).position !== "fixed" && !clipped(e))
-      found.push(e.tagName + "." + e.className + " " + Math.round(box.right) + " " + e.textContent.slice(0, 40));
+      found.push(`${e.tagName}.${e.className} ${Math.round(box.right)} ${e.textContent.slice(0, 40)}`);
   }
   return found.slice(0, 5);
 }"""
 
 
-COLORS = """() => [getComputedStyle(document.body).backgroundColor, getComputedStyle(document.querySelector("article p")).color,
+COLORS = """() => [getComputedStyle(document.body).backgroundColor,
+  getComputedStyle(document.querySelector("article p")).color,
   ...[...document.querySelectorAll(".fed-picture")].map(e => getComputedStyle(e).color)]"""
 
-SEARCH_BOXES = """() => [...document.querySelectorAll("input[type=search], .search-button, .search-button-field")]
-  .filter(e => e.checkVisibility()).length"""
+SEARCH_BOXES = """() => [...document.querySelectorAll(
+  "input[type=search], .search-button, .search-button-field")].filter(e => e.checkVisibility()).length"""
 
 
 def test_the_built_pages_are_those_of_the_table_of_contents():
@@ -155,7 +165,14 @@ def test_a_page_is_whole_in_every_window(visit, page):
         return
     text = tab.evaluate(VISIBLE_TEXT)
     assert len(text) > 200
-    for raw in (r"\$", r"\\(frac|sum|begin|nabla|lVert|text|eta)\b", r"\{[a-z]+\}`", r":::|```", r"^:[a-z-]+:", r"\{\{"):
+    for raw in (
+        r"\$",
+        r"\\(frac|sum|begin|nabla|lVert|text|eta)\b",
+        r"\{[a-z]+\}`",
+        r":::|```",
+        r"^:[a-z-]+:",
+        r"\{\{",
+    ):
         assert not re.search(raw, text, flags=re.M), re.search(f".*{raw}.*", text, flags=re.M)[0][:200]
     formulas = len(soup(page).select("article .math"))
     assert tab.locator("article mjx-container").count() >= formulas
@@ -212,7 +229,9 @@ def test_every_picture_is_described(page):
     for figure in soup(page).select('[role="img"]'):
         assert len(figure.get("aria-label", "")) > 40, figure.get("aria-label")
     for svg in soup(page).select("article svg"):
-        assert svg.find_parent(attrs={"role": "img"}) or svg.get("aria-hidden") == "true", "a figure nobody described"
+        assert svg.find_parent(attrs={"role": "img"}) or svg.get("aria-hidden") == "true", (
+            "a figure nobody described"
+        )
 
 
 @pytest.mark.parametrize("page", CONTENT)
@@ -229,7 +248,9 @@ def test_the_badge_and_the_launch_button_open_this_notebook(reader, path):
     page = soup(f"notebooks/{path.stem}.html")
     (badge,) = page.select('article a:has(img[src*="colab-badge"])')
     assert badge["href"] == colab_address(path)
-    assert badge.img["src"].startswith(("../_static/", "../_images/")), "the badge is not fetched from elsewhere"
+    assert badge.img["src"].startswith(("../_static/", "../_images/")), (
+        "the badge is not fetched from elsewhere"
+    )
     (launch,) = page.select('.dropdown-launch-buttons a[href*="colab"]')
     assert launch["href"] == colab_address(path)
     (repository,) = page.select("a.btn-source-repository-button")
@@ -240,7 +261,9 @@ def test_the_badge_and_the_launch_button_open_this_notebook(reader, path):
 
 def test_pages_name_no_program_from_elsewhere():
     for page in PAGES:
-        for element in soup(page).select("script[src], link[rel=stylesheet], link[rel=preload], img[src], iframe[src]"):
+        for element in soup(page).select(
+            "script[src], link[rel=stylesheet], link[rel=preload], img[src], iframe[src]"
+        ):
             assert not re.match(r"(https?:)?//", element.get("src") or element.get("href")), element
 
 
@@ -310,10 +333,11 @@ def test_there_is_a_figure_to_move_in_every_chapter():
     assert set(CHAPTERS) <= set(SLIDERS)
 
 
-# Moves every slider to its ends and its middle, and reports which frames are seen and what is written beside it.
+# Moves every slider to its ends and its middle, and reports the frames seen and the text beside it.
 MOVE = """slider => {
   const inputs = [...slider.querySelectorAll("input")], outputs = [...slider.querySelectorAll("output")];
-  const seen = () => [...slider.querySelectorAll(".fed-frame")].flatMap((e, i) => e.checkVisibility() ? [i] : []);
+  const frames = [...slider.querySelectorAll(".fed-frame")];
+  const seen = () => frames.flatMap((e, i) => e.checkVisibility() ? [i] : []);
   const first = seen();
   const moves = inputs.map((input, i) => [0, Number(input.max), Math.floor(input.max / 2)].map(value => {
     input.value = value;
@@ -334,7 +358,9 @@ def test_figures_move(reader, page):
         assert len(first) == 1 and len(moves) == len(labels) == inputs.count()
         for options, steps in zip(labels, moves, strict=True):
             assert all(len(frames) == 1 for _, frames, _, _ in steps), "one frame at a time"
-            assert len({frames[0] for _, frames, _, _ in steps}) == min(3, len(options)), "a new value, a new frame"
+            assert len({frames[0] for _, frames, _, _ in steps}) == min(3, len(options)), (
+                "a new value, a new frame"
+            )
             assert all(text == spoken == options[value] for value, _, text, spoken in steps)
         # And with the keyboard, as a reader without a mouse does it.
         before = inputs.first.input_value()

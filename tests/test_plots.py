@@ -122,9 +122,21 @@ def test_colors_stand_out_from_paper_and_from_night(name):
 
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB.
 COLOR_BLINDNESS = {
-    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
-    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.01182, 0.04294, 0.968881],
+    ],
+    "tritanopia": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.3039],
+    ],
 }
 
 
@@ -165,8 +177,13 @@ def two_parameters(shown, **options):
         drawn.append((rate, local_epochs))
         return simple(f"rate {rate} epochs {local_epochs}")
 
-    plots.slider(draw, alt="A line for {rate} and {local_epochs} epochs, long enough", rate=[0.1, 0.25, 0.5],
-                 local_epochs=[1, 5], **options)  # fmt: skip
+    plots.slider(
+        draw,
+        alt="A line for {rate} and {local_epochs} epochs, long enough",
+        rate=[0.1, 0.25, 0.5],
+        local_epochs=[1, 5],
+        **options,
+    )
     return drawn, soup(shown[0])
 
 
@@ -176,7 +193,9 @@ def test_every_combination_has_its_frame_and_its_description(shown):
     frames = page.select(".fed-frame")
     for frame, (rate, epochs) in zip(frames, drawn, strict=True):
         assert f"rate {rate} epochs {epochs}" in frame.text
-        assert frame.select_one('[role="img"]')["aria-label"].startswith(f"A line for {rate} and {epochs} epochs")
+        assert frame.select_one('[role="img"]')["aria-label"].startswith(
+            f"A line for {rate} and {epochs} epochs"
+        )
 
 
 def test_one_frame_is_visible_the_middle_one_unless_told(shown):

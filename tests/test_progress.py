@@ -25,7 +25,9 @@ def in_a_terminal(**settings):
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 80))  # in a terminal without columns there is no room for a bar
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **settings}
-    result = subprocess.run([sys.executable, "-c", CODE], stdout=subprocess.PIPE, stderr=theirs, env=environment)
+    result = subprocess.run(
+        [sys.executable, "-c", CODE], stdout=subprocess.PIPE, stderr=theirs, env=environment
+    )
     seen = b""
     while select.select([ours], [], [], 0)[0]:
         seen += os.read(ours, 4096)

@@ -7,7 +7,18 @@ import re
 
 import pytest
 import yaml
-from project import CONFIG, NOTEBOOKS, PROJECT, REPOSITORY, ROOT, python, read, repository_files, source, tagged
+from project import (
+    CONFIG,
+    NOTEBOOKS,
+    PROJECT,
+    REPOSITORY,
+    ROOT,
+    python,
+    read,
+    repository_files,
+    source,
+    tagged,
+)
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -26,7 +37,7 @@ LAYERS = [
     "objective metrics",
     "flat store",
     "data partition models hospitals",
-    "logreg drift control aggregate compress comm leakage privacy similarity select secure byzantine personal",
+    "logreg drift control aggregate compress comm leakage privacy select secure byzantine personal",
     "local upload",
     "executor",
     "federation",
@@ -103,7 +114,9 @@ def test_the_repository_has_one_address():
     for name in repository_files():
         if name.endswith((".md", ".ipynb", ".yml", ".toml", ".cfg", ".html")) and name != "_config.yml":
             text = (ROOT / name).read_text(encoding="utf-8")
-            for address in re.findall(r"(?:github\.com|colab\.research\.google\.com/github)/([\w.-]+/[\w.-]+)", text):
+            for address in re.findall(
+                r"(?:github\.com|colab\.research\.google\.com/github)/([\w.-]+/[\w.-]+)", text
+            ):
                 address = address.removesuffix(".git").rstrip(".")
                 if address.endswith("/" + own_name):
                     assert address == owner_and_name, f"{name} names another repository than _config.yml"

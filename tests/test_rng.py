@@ -22,8 +22,12 @@ def test_equal_addresses_give_equal_numbers():
 
 
 def test_every_coordinate_matters():
-    addresses = [(seed, purpose, *ids) for seed in range(3) for purpose in PURPOSES
-                 for ids in [(), *((t,) for t in range(3)), *((t, k) for t in range(3) for k in range(3))]]  # fmt: skip
+    addresses = [
+        (seed, purpose, *ids)
+        for seed in range(3)
+        for purpose in PURPOSES
+        for ids in [(), *((t,) for t in range(3)), *((t, k) for t in range(3) for k in range(3))]
+    ]
     assert len({draw(*address) for address in addresses}) == len(addresses)
 
 
@@ -50,7 +54,7 @@ def test_different_addresses_differ(seed1, t1, k1, seed2, t2, k2):
 
 
 def test_streams_are_uncorrelated():
-    """Over 40,000 pairs a correlation has a standard deviation of 0.005; neighbors must not exceed five of them."""
+    """Over 40,000 pairs a correlation has a standard deviation of 0.005; five of them is a lot."""
     base = stream(0, "batches", 0, 0).normal(size=40_000)
     for address in [(0, "batches", 0, 1), (0, "batches", 1, 0), (1, "batches", 0, 0), (0, "noise", 0, 0)]:
         assert abs(np.corrcoef(base, stream(*address).normal(size=40_000))[0, 1]) < 0.025
@@ -78,7 +82,8 @@ def test_purposes_are_distinct_and_not_zero():
 def test_nothing_global_is_read_or_changed():
     np.random.seed(0)
     random.seed(0)
-    first, kept = draw(0, "batches"), (np.random.get_state()[1].tolist(), random.getstate())
+    kept = (np.random.get_state()[1].tolist(), random.getstate())
+    first = draw(0, "batches")
     assert (np.random.get_state()[1].tolist(), random.getstate()) == kept
     np.random.seed(1)
     random.seed(1)

@@ -29,7 +29,8 @@ def without_docstrings(code):
 
 
 @pytest.mark.parametrize(
-    "function", [objective.shares, objective.unbiased, logreg.local_train, logreg.federated_standardize, rng.stream]
+    "function",
+    [objective.shares, objective.unbiased, logreg.local_train, logreg.federated_standardize, rng.stream],
 )
 def test_what_is_printed_is_the_code_that_runs_without_its_docstring(shown, function):
     show.source(function)

@@ -1,4 +1,4 @@
-"""Break the library on purpose, one place at a time, and expect the tests to notice: mutants.py [NAME ...]."""
+"""Break the library in one place at a time and expect the tests to notice: mutants.py [NAME ...]."""
 
 import shutil
 import subprocess
@@ -12,7 +12,17 @@ sys.path.insert(0, str(ROOT / "tests"))
 from mutants import MUTANTS  # noqa: E402
 
 # What the tests named in the list need; nothing of the built book.
-COPIED = ("fedlib", "tests", "notebooks", "book", "tools", "_config.yml", "pyproject.toml", "requirements.txt", "Makefile")
+COPIED = (
+    "fedlib",
+    "tests",
+    "notebooks",
+    "book",
+    "tools",
+    "_config.yml",
+    "pyproject.toml",
+    "requirements.txt",
+    "Makefile",
+)
 
 
 def copy_project(folder):
@@ -24,7 +34,7 @@ def copy_project(folder):
 
 
 def run_tests(folder, nodes):
-    """Return whether the tests pass with the library of ``folder``; anything but pass or fail stops the program."""
+    """Return whether the tests pass with the library of ``folder``; stop if they cannot be run."""
     command = [sys.executable, "-B", "-m", "pytest", "-x", "-p", "no:cacheprovider", *nodes]
     environment = {"PYTHONPATH": str(folder), "PATH": "/usr/bin:/bin", "HOME": str(folder)}
     result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
@@ -34,11 +44,13 @@ def run_tests(folder, nodes):
 
 
 def survives(folder, mutant):
-    """Say whether the tests that should notice a mutant pass in spite of it; the copy is whole again afterwards."""
+    """Say whether the tests pass in spite of a mutant; afterwards the copy is whole again."""
     path = folder / mutant.file
     code = path.read_text(encoding="utf-8")
     if code.count(mutant.old) != 1:
-        sys.exit(f"{mutant.name}: {mutant.old!r} occurs {code.count(mutant.old)} times in {mutant.file}, not once")
+        sys.exit(
+            f"{mutant.name}: {mutant.old!r} occurs {code.count(mutant.old)} times in {mutant.file}, not once"
+        )
     try:
         path.write_text(code.replace(mutant.old, mutant.new), encoding="utf-8")
         return run_tests(folder, mutant.tests)
