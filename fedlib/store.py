@@ -41,15 +41,16 @@ class ClientStore:
         self.num_clients, self.d, self.path = num_clients, d, path
         self._slots = {}  # client → (slot, checksum), as committed
         self._pending = {}  # the same, written but not committed
-        self._num_rows = 0
+        self._allocated = 0
         if path is None:
             self._file = tempfile.SpooledTemporaryFile(max_size=memory_limit)
         else:
             open(path, "ab").close()  # create it, but never truncate it
             self._file = open(path, "r+b")
 
-    def __len__(self):
-        """Return the number of clients that have a committed row."""
+    @property
+    def num_rows(self):
+        """Number of clients that have a committed row."""
         return len(self._slots)
 
     def read(self, client):
@@ -75,8 +76,8 @@ class ClientStore:
         elif client in self._slots:
             slot = self._slots[client][0] ^ 1  # slots 2i and 2i+1 belong together
         else:
-            slot = 2 * self._num_rows
-            self._num_rows += 1
+            slot = 2 * self._allocated
+            self._allocated += 1
         self._file.seek(slot * row.nbytes)
         self._file.write(row)
         self._pending[client] = slot, zlib.crc32(row)
@@ -97,7 +98,7 @@ class ClientStore:
     def index(self, table):
         self._slots = {int(client): (int(slot), int(checksum)) for client, slot, checksum in table}
         self._pending.clear()
-        self._num_rows = 1 + max((slot // 2 for slot, _ in self._slots.values()), default=-1)
+        self._allocated = 1 + max((slot // 2 for slot, _ in self._slots.values()), default=-1)
         for client in self._slots:
             self.read(client)  # raises if the file does not hold what the index promises
 
