@@ -1,4 +1,4 @@
-"""Write a file so that a reader sees all of it or nothing."""
+"""Write files so that a reader sees all or nothing, and a failure says which file and what to do."""
 
 import contextlib
 import os
@@ -21,3 +21,12 @@ def atomic_file(path):
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
+
+
+@contextlib.contextmanager
+def naming(path, advice):
+    """Turn an ``OSError`` inside the block (a full disk, say) into one that names ``path`` and ends in ``advice``."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, f"{path} could not be written ({error.strerror}): {advice}") from error

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedlib.files import atomic_file
+from fedlib.files import atomic_file, naming
 
 CONFIG, LINES, CHECKPOINT = "config.json", "rounds.jsonl", "checkpoint.npz"
 
@@ -46,21 +46,19 @@ class Record:
             If the disk is full, for example; the record then still stands at the previous round.
         """
         text = (json.dumps(line, allow_nan=False) + "\n").encode()
-        path = self.folder / LINES
-        try:
-            with open(path, "r+b") as file:
-                file.seek(self._size)
-                file.truncate()  # whatever a killed run wrote after its last checkpoint
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            self._digest.update(text)
-            self._size += len(text)
-            path = self.folder / CHECKPOINT
-            _save_checkpoint(path, arrays, self._size, self._digest)
-        except OSError as error:
-            raise OSError(error.errno, f"{path} could not be written ({error.strerror}): make room and run again; the "
-                          f"record stands at round {len(self.lines)}") from error  # fmt: skip
+        advice = f"make room and run again; the record stands at round {len(self.lines)}"
+        with naming(self.folder / LINES, advice), open(self.folder / LINES, "r+b") as file:
+            file.seek(self._size)
+            file.truncate()  # whatever a killed run wrote after its last checkpoint
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        self._digest.update(text)
+        self._size += len(text)
+        with naming(self.folder / CHECKPOINT, advice):
+            for stray in self.folder.glob(CHECKPOINT + "?*"):  # a killed run's unfinished checkpoint
+                stray.unlink()
+            _save_checkpoint(self.folder / CHECKPOINT, arrays, self._size, self._digest)
         self.lines.append(line)
 
 

@@ -5,10 +5,13 @@ Stateful methods (control variates, error feedback, personal layers) need one ve
 exists from its first write on, and costs nothing before.
 """
 
+import os
 import tempfile
 import zlib
 
 import numpy as np
+
+from fedlib.files import naming
 
 
 class ClientStore:
@@ -39,6 +42,7 @@ class ClientStore:
         if num_clients < 1 or d < 1:
             raise ValueError(f"num_clients and d must be at least 1, got {num_clients} and {d}")
         self.num_clients, self.d, self.path = num_clients, d, path
+        self._name = path or "the temporary file of client rows"
         self._slots = {}  # client → (slot, checksum), as committed
         self._pending = {}  # the same, written but not committed
         self._allocated = 0
@@ -62,7 +66,7 @@ class ClientStore:
         row = np.empty(self.d, dtype=np.float32)
         self._file.seek(slot * row.nbytes)
         if self._file.readinto(row.view(np.uint8)) != row.nbytes or zlib.crc32(row) != checksum:
-            raise ValueError(f"{self.path or 'the store'}: the row of client {client} is damaged or missing")
+            raise ValueError(f"{self._name}: the row of client {client} is damaged or missing")
         return row
 
     def write(self, client, row):
@@ -78,13 +82,17 @@ class ClientStore:
         else:
             slot = 2 * self._allocated
             self._allocated += 1
-        self._file.seek(slot * row.nbytes)
-        self._file.write(row)
+        with naming(self._name, "make room and run again"):
+            self._file.seek(slot * row.nbytes)
+            self._file.write(row)
         self._pending[client] = slot, zlib.crc32(row)
 
     def commit(self):
-        """Make every row written since the last commit the valid one and hand the data to the file system."""
-        self._file.flush()
+        """Make every row written since the last commit the valid one, and wait until it is on disk."""
+        with naming(self._name, "make room and run again"):
+            self._file.flush()
+            if self.path is not None:
+                os.fsync(self._file.fileno())
         self._slots.update(self._pending)
         self._pending.clear()
 
