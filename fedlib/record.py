@@ -74,13 +74,14 @@ def create(folder, config, start):
         ``start(folder)`` returns the state before round 0 as named arrays, and may put row files into ``folder``.
     """
     work = folder.with_name(folder.name + ".new")
-    shutil.rmtree(work, ignore_errors=True)  # left by a run that was killed while it created the record
-    work.mkdir(parents=True)
-    arrays = start(work)
-    (work / LINES).touch()
-    (work / CONFIG).write_text(json.dumps(config, indent=1))
-    _save_checkpoint(work / CHECKPOINT, arrays, 0, hashlib.sha256())
-    os.replace(work, folder)
+    with naming(folder, "make room, or choose another folder"):
+        shutil.rmtree(work, ignore_errors=True)  # left by a run that was killed while it created the record
+        work.mkdir(parents=True)
+        arrays = start(work)
+        (work / LINES).touch()
+        (work / CONFIG).write_text(json.dumps(config, indent=1))
+        _save_checkpoint(work / CHECKPOINT, arrays, 0, hashlib.sha256())
+        os.replace(work, folder)
 
 
 def open_record(folder, config):
