@@ -112,13 +112,8 @@ def cifar10(num_train=50_000, num_test=10_000):
     if path is None:
         download.fetch_archive(URL, SHA256, cache_folder() / BATCHES)
         name, path = _find()
-    read = read_pack if name == CIFAR10_JPEG else read_batches
-    pixels, labels = read(path)
-    train, test = _first(50_000, num_train), _first(10_000, num_test)
-    return _normalized(
-        name, (pixels[:50_000][train], labels[:50_000][train]), (pixels[50_000:][test], labels[50_000:][test]),
-        CLASS_NAMES, CIFAR10_MEAN, CIFAR10_STD,
-    )  # fmt: skip
+    train, test = (read_pack if name == CIFAR10_JPEG else read_batches)(path)
+    return _normalized(name, _first(train, num_train), _first(test, num_test), CLASS_NAMES, CIFAR10_MEAN, CIFAR10_STD)
 
 
 def shapes32(num_train=50_000, num_test=10_000, seed=0):
@@ -140,33 +135,40 @@ def cache_folder():
 
 
 def read_batches(folder):
-    """Read the six pickled batches: pixels ``[60000, 32, 32, 3]`` uint8 and labels ``[60000]``, training first."""
+    """Read the six pickled batches: for training and test a pair of pixels ``[n, 32, 32, 3]`` (uint8) and labels."""
     import pickle
 
-    pixels, labels = [], []
-    for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
+    def read(name):
         try:
             with open(folder / name, "rb") as file:
                 batch = pickle.load(file, encoding="bytes")
-            pixels.append(batch[b"data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
-            labels += batch[b"labels"]
+            return batch[b"data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), batch[b"labels"]
         except Exception as error:
             raise ValueError(f"{folder / name} is missing or damaged ({error}): delete the folder, load again") from error
-    return np.concatenate(pixels), np.array(labels)
+
+    pixels, labels = zip(*[read(f"data_batch_{i}") for i in range(1, 6)])
+    test_pixels, test_labels = read("test_batch")
+    return (np.concatenate(pixels), np.concatenate(labels)), (test_pixels, np.array(test_labels))
 
 
 def read_pack(path):
     """Read the JPEG pack, decoding it once into the cache; returns the same as ``read_batches``."""
+    stamp = f"{path.stat().st_size}-{path.stat().st_mtime_ns}"
     with np.load(path) as pack:
-        labels = np.concatenate([pack["train_labels"], pack["test_labels"]]).astype(np.int64)
-        decoded = cache_folder() / f"cifar10-jpeg-{path.stat().st_size}-{path.stat().st_mtime_ns}.npy"
-        try:
-            pixels = np.load(decoded, mmap_mode="r")
-        except (OSError, ValueError):  # absent, or cut short by something other than us
-            pixels = np.stack([_decode(stream) for split in ("train", "test") for stream in _streams(pack, split)])
-            with atomic_file(decoded) as file:
-                np.save(file, pixels)
-    return pixels, labels
+        return tuple(
+            (_decoded(pack, split, cache_folder() / f"cifar10-jpeg-{split}-{stamp}.npy"), pack[f"{split}_labels"])
+            for split in ("train", "test")
+        )
+
+
+def _decoded(pack, split, cached):
+    try:
+        return np.load(cached, mmap_mode="r")
+    except (OSError, ValueError):  # absent, or cut short by something other than us
+        pixels = np.stack([_decode(jpeg) for jpeg in _streams(pack, split)])
+        with atomic_file(cached) as file:
+            np.save(file, pixels)
+        return pixels
 
 
 def _streams(pack, split):
@@ -194,10 +196,11 @@ def _find():
     return SHAPES32, None
 
 
-def _first(available, num):
-    if not 1 <= num <= available:
-        raise ValueError(f"asked for {num} pictures: choose between 1 and {available}")
-    return slice(num)
+def _first(split, num):
+    pixels, labels = split
+    if not 1 <= num <= len(labels):
+        raise ValueError(f"asked for {num} pictures: choose between 1 and {len(labels)}")
+    return pixels[:num], labels[:num]
 
 
 def _normalized(name, train, test, class_names, mean, std):

@@ -1,6 +1,7 @@
 """Download one archive so that a half-finished attempt is never mistaken for data, and never waits for ever."""
 
 import hashlib
+import http.client
 import os
 import socket
 import tarfile
@@ -37,7 +38,7 @@ def fetch_archive(url, sha256, folder):
         try:
             _require_answer(url)
             digest = _transfer(url, archive)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             raise DownloadError(_advice(url, f"{type(error).__name__}: {error}", folder)) from error
         if digest != sha256:
             start = archive.open("rb").read(15)
