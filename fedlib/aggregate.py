@@ -1,7 +1,8 @@
 """Part 4 of a round: many deltas become one update.
 
-Every aggregator is a function of one matrix, ``deltas`` of shape ``[K, d]`` whose row k is what the k-th client of the
-round changed.  Sums run in float64: their result then hardly depends on the order or number of the clients.
+Every aggregator is a function of one matrix, ``deltas`` of shape ``[K, d]`` whose row k is what the k-th
+client of the round changed. Sums run in float64: their result then hardly depends on the order or number of
+the clients.
 """
 
 from dataclasses import dataclass
@@ -12,10 +13,11 @@ import torch
 
 @dataclass(frozen=True)
 class WeightedMean:
-    """FedAvg's mean, Σ p_k Δ_k / Σ p_k over the clients whose messages are used (McMahan et al. 2017, algorithm 1).
+    """FedAvg's mean, Σ p_k Δ_k / Σ p_k over the clients that are used (McMahan et al. 2017, algorithm 1).
 
-    Renormalizing keeps the mean a mean: equal deltas give that delta, whoever takes part.  The price is a bias when m
-    of N clients are drawn, because the expectation of a ratio is not the ratio of the expectations.
+    Renormalizing keeps the mean a mean: equal deltas give that delta, whoever takes part. The price is a
+    bias when m of N clients are drawn, because the expectation of a ratio is not the ratio of the
+    expectations.
     """
 
     def combine(self, ctx, deltas):

@@ -1,7 +1,7 @@
 """What a replaceable part may know about the round it works in."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -46,10 +46,6 @@ class Context:
     def num_clients(self):
         """Number of registered clients N."""
         return len(self.weights)
-
-    def at(self, client):
-        """Return the same context seen from ``client``."""
-        return replace(self, client=int(client))
 
     def stream(self, purpose):
         """Return this round's random generator for ``purpose``, one of its own for each client."""

@@ -1,8 +1,8 @@
-"""How a method may bend local training: the protocol that control variates, FedProx and personal layers share.
+"""How a method may bend local training: what control variates, FedProx and personal layers share.
 
-State has two homes.  ``server`` is a dictionary of named tensors, broadcast with the model in every round (so its bytes
-are counted).  ``row`` is one private vector a client, kept where the client is; None until first written.  The base
-class is plain local SGD; a method overrides only what it needs.
+State has two homes. ``server`` is a dictionary of named tensors, broadcast with the model in every round
+(so its bytes are counted). ``row`` is one private vector a client, kept where the client is; None until
+first written. The base class is plain local SGD; a method overrides only what it needs.
 """
 
 from dataclasses import dataclass
@@ -12,11 +12,12 @@ from dataclasses import dataclass
 class Correction:
     """No correction: local SGD as it is.  Also the base class of all corrections.
 
-    The methods are called in this order: ``prepare`` once, then in every round ``begin``, ``correct`` (each step), ``end``
-    on every client, ``commit`` on the server and ``keep`` for every client whose message was used.
+    The methods are called in this order: ``prepare`` once, then in every round ``begin``, ``correct`` (each
+    step), ``end`` on every client, ``commit`` on the server and ``keep`` for every client whose message was
+    used.
 
-    ``plain_steps_only`` is for methods whose formulas assume steps of exactly lr · gradient: it makes ``validate``
-    refuse local momentum.
+    ``plain_steps_only`` is for methods whose formulas assume steps of exactly lr · gradient: it makes
+    ``validate`` refuse local momentum.
     """
 
     plain_steps_only = False
@@ -26,7 +27,7 @@ class Correction:
         return 0
 
     def prepare(self, ctx, w):
-        """Return the server state and ``{client: row}`` before round 0; warm starts call ``ctx.full_gradient``."""
+        """Return the server state and ``{client: row}`` before round 0; here warm starts live."""
         return {}, {}
 
     def begin(self, ctx, server, row, w):
@@ -37,11 +38,11 @@ class Correction:
         return w, {}
 
     def correct(self, grad, theta, carry):
-        """Return the gradient to step with, shape ``[d]``; ``grad`` and ``theta`` are live and may be overwritten."""
+        """Return the gradient to step with, shape ``[d]``; ``grad`` is live and may be overwritten."""
         return grad
 
     def end(self, ctx, carry, result):
-        """Return the message, named vectors of which ``"delta"`` is what the client changed (``result.delta``)."""
+        """Return the message: named vectors, of which ``"delta"`` is what the client changed."""
         return {"delta": result.delta}
 
     def keep(self, carry, sent):
@@ -49,5 +50,5 @@ class Correction:
         return None
 
     def commit(self, ctx, server, messages):
-        """Return the new server state from ``{name: matrix [K, ...]}``, row k from client ``ctx.clients[k]``."""
+        """Return the new server state; ``messages[name]`` has one row for each of ``ctx.clients``."""
         return server

@@ -1,8 +1,8 @@
 """The pictures: CIFAR-10 from wherever it can be found, and a generated stand-in where it cannot.
 
-``images()`` is what chapters call.  It looks in the folder named by the environment variable ``FEDLIB_DATA``, then in
-the user's cache, then tries one short download, and else generates ``shapes32``.  The data set's ``name`` says which
-it was; every number computed from it carries that name.
+``images()`` is what chapters call. It looks in the folder named by the environment variable
+``FEDLIB_DATA``, then in the user's cache, then tries one short download, and else generates ``shapes32``.
+The data set's ``name`` says which it was; every number computed from it carries that name.
 """
 
 import os
@@ -53,9 +53,14 @@ class Dataset:
         for split, x, y in (("train", self.train_x, self.train_y), ("test", self.test_x, self.test_y)):
             if len(x) != len(y):
                 raise ValueError(f"{split}: {len(x)} samples but {len(y)} labels")
-            if not y.is_floating_point() and len(y) and not 0 <= int(y.min()) <= int(y.max()) < self.num_classes:
+            if (
+                not y.is_floating_point()
+                and len(y)
+                and not 0 <= int(y.min()) <= int(y.max()) < self.num_classes
+            ):
                 raise ValueError(
-                    f"{split}: labels run from {int(y.min())} to {int(y.max())}, but num_classes is {self.num_classes}"
+                    f"{split}: labels run from {int(y.min())} to {int(y.max())}, "
+                    f"but num_classes is {self.num_classes}"
                 )
 
     @property
@@ -65,7 +70,9 @@ class Dataset:
 
     def to(self, device):
         """Return the same data on ``device``."""
-        tensors = {name: getattr(self, name).to(device) for name in ("train_x", "train_y", "test_x", "test_y")}
+        tensors = {
+            name: getattr(self, name).to(device) for name in ("train_x", "train_y", "test_x", "test_y")
+        }
         return replace(self, **tensors)
 
     def pictures(self, indices, split="train"):
@@ -76,7 +83,7 @@ class Dataset:
 
 
 def hold_out(dataset, num, seed=0):
-    """Return the data set with its test split replaced by ``num`` training samples, which leave the training split.
+    """Replace the test split by ``num`` training samples, which leave the training split.
 
     For choosing hyperparameters: the real test set is not in the result, so it cannot be looked at.
     """
@@ -113,7 +120,9 @@ def cifar10(num_train=50_000, num_test=10_000):
         download.fetch_archive(URL, SHA256, cache_folder() / BATCHES)
         name, path = _find()
     train, test = (read_pack if name == CIFAR10_JPEG else read_batches)(path)
-    return _normalized(name, _first(train, num_train), _first(test, num_test), CLASS_NAMES, CIFAR10_MEAN, CIFAR10_STD)
+    return _normalized(
+        name, _first(train, num_train), _first(test, num_test), CLASS_NAMES, CIFAR10_MEAN, CIFAR10_STD
+    )
 
 
 def shapes32(num_train=50_000, num_test=10_000, seed=0):
@@ -124,18 +133,18 @@ def shapes32(num_train=50_000, num_test=10_000, seed=0):
 
 
 def source_name():
-    """Return the name of the data that ``images()`` would use from this machine, without loading or downloading."""
+    """Name the data that ``images()`` would find on this machine, without loading or downloading."""
     return _find()[0]
 
 
 def cache_folder():
-    """Return the folder for downloads and decoded pictures: ``FEDLIB_CACHE``, else one in the user's cache."""
+    """Return the folder for downloads and decoded pictures: ``FEDLIB_CACHE``, else in the user's cache."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("FEDLIB_CACHE") or Path(root) / "fedlib")
 
 
 def read_batches(folder):
-    """Read the six pickled batches: for training and test a pair of pixels ``[n, 32, 32, 3]`` (uint8) and labels."""
+    """Read the six pickled batches; each split is a pair of pixels ``[n, 32, 32, 3]`` (uint8) and labels."""
     import pickle
 
     def read(name):
@@ -144,7 +153,9 @@ def read_batches(folder):
                 batch = pickle.load(file, encoding="bytes")
             return batch[b"data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), batch[b"labels"]
         except Exception as error:
-            raise ValueError(f"{folder / name} is missing or damaged ({error}): delete the folder, load again") from error
+            raise ValueError(
+                f"{folder / name} is missing or damaged ({error}): delete the folder, load again"
+            ) from error
 
     pixels, labels = zip(*[read(f"data_batch_{i}") for i in range(1, 6)])
     test_pixels, test_labels = read("test_batch")
@@ -156,7 +167,10 @@ def read_pack(path):
     stamp = f"{path.stat().st_size}-{path.stat().st_mtime_ns}"
     with np.load(path) as pack:
         return tuple(
-            (_decoded(pack, split, cache_folder() / f"cifar10-jpeg-{split}-{stamp}.npy"), pack[f"{split}_labels"])
+            (
+                _decoded(pack, split, cache_folder() / f"cifar10-jpeg-{split}-{stamp}.npy"),
+                pack[f"{split}_labels"],
+            )
             for split in ("train", "test")
         )
 
@@ -209,6 +223,8 @@ def _normalized(name, train, test, class_names, mean, std):
     def tensors(pixels, labels):
         x = torch.from_numpy(np.array(pixels)).float().div_(255)
         x.sub_(torch.tensor(mean)).div_(torch.tensor(std))
-        return x.permute(0, 3, 1, 2), torch.from_numpy(labels.astype(np.int64))  # NCHW to look at, NHWC in memory
+        return x.permute(0, 3, 1, 2), torch.from_numpy(
+            labels.astype(np.int64)
+        )  # NCHW to look at, NHWC in memory
 
     return Dataset(name, *tensors(*train), *tensors(*test), len(class_names), class_names, mean, std)

@@ -1,4 +1,4 @@
-"""Download one archive so that a half-finished attempt is never mistaken for data, and never waits for ever."""
+"""Download an archive: a half-finished attempt is never mistaken for data and never waits for ever."""
 
 import hashlib
 import http.client
@@ -78,7 +78,9 @@ def _transfer(url, path):
     with urllib.request.urlopen(url, timeout=STALL_SECONDS) as response, open(path, "wb") as file:
         size = int(response.headers.get("Content-Length") or 0)
         with tqdm(total=size or None, unit="B", unit_scale=True, desc=path.name) as bar:
-            while chunk := response.read1(2**16):  # read1 returns what is there; read would wait for all of it
+            while chunk := response.read1(
+                2**16
+            ):  # read1 returns what is there; read would wait for all of it
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"not finished after {TOTAL_SECONDS} s")
                 file.write(chunk)
@@ -89,6 +91,6 @@ def _transfer(url, path):
 
 def _advice(url, reason, folder):
     return (
-        f"could not download {url}: {reason}. Put the unpacked archive in {folder}, or name the folder that contains "
-        f"{folder.name} in the environment variable FEDLIB_DATA"
+        f"could not download {url}: {reason}. Put the unpacked archive in {folder}, or name the folder that "
+        f"contains {folder.name} in the environment variable FEDLIB_DATA"
     )

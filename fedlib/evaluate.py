@@ -6,7 +6,7 @@ import torch
 
 
 def outputs(model, w, x, chunk=500):
-    """Return the network's outputs at parameters ``w`` (shape ``[d]``) for all samples ``x``, shape ``[n, C]``."""
+    """Return the outputs ``[n, C]`` of the network with parameters ``w`` (``[d]``) for samples ``x``."""
     model.load(w)
     with torch.no_grad():
         return torch.cat([model(part) for part in x.split(chunk)])

@@ -1,4 +1,4 @@
-"""Who runs the clients.  One client always runs on one thread, so results never depend on the number of cores."""
+"""Who runs the clients: each on one thread, so that results never depend on the number of cores."""
 
 import contextlib
 

@@ -24,8 +24,8 @@ from fedlib.store import ClientStore
 class History:
     """What a run left behind.
 
-    ``config`` says what was run, ``rounds`` holds one dictionary a round, ``sha256`` fingerprints the final vector and
-    ``w`` is that vector, shape ``[d]`` (None if the history was loaded from a committed result).
+    ``config`` says what was run, ``rounds`` holds one dictionary a round, ``sha256`` fingerprints the final
+    vector and ``w`` is that vector, shape ``[d]`` (None if the history was loaded from a committed result).
     """
 
     config: dict
@@ -34,7 +34,7 @@ class History:
     w: torch.Tensor | None = None
 
     def series(self, name):
-        """Return two arrays: the rounds in which ``name`` (say, ``"accuracy"``) was measured, and its values."""
+        """Return two arrays: after which rounds ``name`` (say ``"loss"``) was measured, and its values."""
         found = [(line["t"] + 1, line[name]) for line in self.rounds if line.get(name) is not None]
         if not found:
             known = sorted({key for line in self.rounds for key in line})
@@ -65,8 +65,8 @@ def run(task, method, rounds, seed=0, record=None, evaluate_every=1):
     seed : int
         Determines the initial model, the drawn clients and their batches.
     record : path-like, optional
-        Folder to record the run in.  Where there is one already, the run continues from its last completed round,
-        and ends with the same bits as if it had never stopped.
+        Folder to record the run in. Where there is one already, the run continues from its last completed
+        round, and ends with the same bits as if it had never stopped.
     evaluate_every : int
         Measure the test set after every this many rounds; 0 means never.
 
@@ -91,7 +91,9 @@ def run(task, method, rounds, seed=0, record=None, evaluate_every=1):
             book, state = _open(Path(record), config, task, method, model, seed)
             lines = list(book.lines)
             if len(lines) > rounds:
-                raise ValueError(f"{record} has {len(lines)} rounds already, more than {rounds}: ask for that many")
+                raise ValueError(
+                    f"{record} has {len(lines)} rounds already, more than {rounds}: ask for that many"
+                )
         while state.t < rounds:
             state, line = play_round(task, method, model, seed, state)
             if evaluate_every and state.t % evaluate_every == 0:
@@ -141,16 +143,22 @@ def describe(thing):
         return thing.item()
     if thing is None or isinstance(thing, (bool, int, float, str)):
         return thing
-    raise TypeError(f"{thing!r} cannot be written into a record: use numbers, strings, dataclasses or named functions")
+    raise TypeError(
+        f"{thing!r} cannot be written into a record: use numbers, strings, dataclasses or named functions"
+    )
 
 
 def fingerprint(task):
-    """Return a hash of who owns which labels, and of a sample of the pixels: equal data give equal fingerprints."""
+    """Return a hash of who owns what, of all labels, and of a sample of the pixels."""
     digest = hashlib.sha256()
     for indices in task.clients:
         digest.update(indices.tobytes() + b"|")
     data = task.data
-    for tensor in (data.train_y, data.test_y, *(x[:: len(x) // 100 + 1] for x in (data.train_x, data.test_x))):
+    for tensor in (
+        data.train_y,
+        data.test_y,
+        *(x[:: len(x) // 100 + 1] for x in (data.train_x, data.test_x)),
+    ):
         digest.update(tensor.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
 
@@ -171,7 +179,7 @@ def _open(folder, config, task, method, model, seed):
 
 
 def _pack(state):
-    """Turn a state into named arrays; of the rows only the index, for the rows themselves are on disk already."""
+    """Turn a state into named arrays; of the rows only the index, for they are on disk already."""
     arrays = {"t": np.array(state.t), "w": state.w.cpu().numpy()}
     arrays |= {f"server.{name}": tensor.cpu().numpy() for name, tensor in state.server.items()}
     arrays |= {f"step.{name}": tensor.cpu().numpy() for name, tensor in state.step.items()}
@@ -191,7 +199,9 @@ def _unpack(folder, arrays, num_clients, device):
     for name, index in named("rows.").items():
         path = folder / f"rows-{name}.bin"
         if not path.exists():
-            raise ValueError(f"{path} is missing: the run cannot be continued. Restore the file, or start again")
+            raise ValueError(
+                f"{path} is missing: the run cannot be continued. Restore the file, or start again"
+            )
         rows[name] = ClientStore(num_clients, int(arrays[f"row_size.{name}"]), path)
         rows[name].index = index
     w = torch.from_numpy(arrays["w"]).to(device)

@@ -1,7 +1,7 @@
-"""The round: select → local training → upload → aggregate → step.  There is no other round loop in this library.
+"""The round: select → local training → upload → aggregate → step; the library's only round loop.
 
-To follow a delta from a client to the model, read ``local.local_sgd``, ``client_work``, ``play_round`` and, where that
-calls them, the aggregator's ``combine`` and the server's ``step``.
+To follow a delta from a client to the model, read ``local.local_sgd``, ``client_work``, ``play_round`` and,
+where that calls them, the aggregator's ``combine`` and the server's ``step``.
 """
 
 from dataclasses import dataclass, field, replace
@@ -40,8 +40,8 @@ class Federation:
 class State:
     """Everything that one round hands to the next.
 
-    ``w`` is the model, ``server`` the correction's broadcast state, ``step`` the server step's private one, and
-    ``rows`` holds a ``ClientStore`` for each part (``"correction"``, ``"upload"``) that keeps rows.
+    ``w`` is the model, ``server`` the correction's broadcast state, ``step`` the server step's private one,
+    and ``rows`` holds a ``ClientStore`` for each part (``"correction"``, ``"upload"``) that keeps rows.
     """
 
     t: int
@@ -73,23 +73,26 @@ def validate(method, task):
     """
     expected = method.select.expected_size(task.num_clients)
     if expected > task.num_clients:
-        raise ValueError(f"{method.select} draws {expected} clients, but the task has only {task.num_clients}")
+        raise ValueError(
+            f"{method.select} draws {expected} clients, but the task has only {task.num_clients}"
+        )
     if not 1 <= method.min_clients <= expected:
         raise ValueError(
-            f"min_clients={method.min_clients} must lie between 1 and the {expected} clients that {method.select} draws"
+            f"min_clients={method.min_clients} must lie between 1 and the {expected} clients that "
+            f"{method.select} draws"
         )
     if method.local.momentum and method.local.correction.plain_steps_only:
         raise ValueError(
-            f"local momentum={method.local.momentum} does not go with {method.local.correction}, which infers gradients "
-            "from lr times the number of steps: set momentum=0 (momentum on the server is fine)"
+            f"local momentum={method.local.momentum} does not go with {method.local.correction}, "
+            "which infers gradients from lr times the number of steps: set momentum=0 (on the server it is fine)"
         )
     if not task.data.train_y.is_floating_point():
         module = task.new_model(seed=0).module
         width = module(task.data.train_x[:1]).shape[1]
         if width != task.data.num_classes:
             raise ValueError(
-                f"the model has {width} outputs, but the task has num_classes={task.data.num_classes}: build the last "
-                "layer from the num_classes argument, never from a client's labels"
+                f"the model has {width} outputs, but the task has num_classes={task.data.num_classes}: "
+                "build the last layer from the num_classes argument, never from a client's labels"
             )
 
 
@@ -104,7 +107,9 @@ def begin(task, method, model, seed, folder=None):
         if size := part.row_size(model.layout):
             rows[name] = ClientStore(task.num_clients, size, folder and folder / f"rows-{name}.bin")
     everyone = np.arange(task.num_clients)
-    ctx = Context(0, seed, everyone, everyone, task.weights, model.layout, partial(full_gradient, task, model))
+    ctx = Context(
+        0, seed, everyone, everyone, task.weights, model.layout, partial(full_gradient, task, model)
+    )
     server, start_rows = correction.prepare(ctx, w)
     _write_rows(rows.get("correction"), start_rows)
     return State(0, w, server, method.step.prepare(w), rows)
@@ -132,12 +137,14 @@ def play_round(task, method, model, seed, state):
     """
     jobs = method.select.draw(state.t, task.num_clients, rng.stream(seed, "select", state.t))
     drawn = np.array([client for client, _ in jobs], dtype=np.int64)
-    gradient = partial(full_gradient, task, model)
-    ctx = Context(state.t, seed, drawn, drawn, task.weights, model.layout, gradient)
+    ctx = Context(
+        state.t, seed, drawn, drawn, task.weights, model.layout, partial(full_gradient, task, model)
+    )
     versions = {state.t: state.w}  # an asynchronous method would keep older models here
 
-    def work(model, client, version):
-        return client_work(ctx.at(client), task, method, model, state, versions[version])
+    def work(workspace, client, version):
+        mine = replace(ctx, client=client, full_gradient=partial(full_gradient, task, workspace))
+        return client_work(mine, task, method, workspace, state, versions[version])
 
     reports = run_clients(work, jobs, model)
     used = [report for report in reports if not report.dropped]

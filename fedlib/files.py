@@ -8,7 +8,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def atomic_file(path):
-    """Open a file for writing that becomes ``path`` only if the block succeeds; on any error nothing is left."""
+    """Open a file that becomes ``path`` only if the block succeeds; after an error nothing is left."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
@@ -25,7 +25,7 @@ def atomic_file(path):
 
 @contextlib.contextmanager
 def naming(path, advice):
-    """Turn an ``OSError`` inside the block (a full disk, say) into one that names ``path`` and ends in ``advice``."""
+    """Turn an ``OSError`` (a full disk, say) into one that names ``path`` and ends in ``advice``."""
     try:
         yield
     except OSError as error:

@@ -22,7 +22,7 @@ class Segment:
     channels_last: bool
 
     def view(self, vector):
-        """Return this parameter of ``vector`` (shape ``[d]``) as a tensor of its own shape, without copying."""
+        """Return this part of ``vector`` (shape ``[d]``) in the parameter's own shape, without copying."""
         flat = vector[self.start : self.stop]
         if not self.channels_last:
             return flat.view(self.shape)
@@ -76,8 +76,8 @@ class FlatModel:
     Notes
     -----
     Weights of 2-D convolutions are stored channels-last, the order in which CPU kernels read them.
-    ``module.to(...)``, ``zero_grad()`` and ``backward(create_graph=True)`` replace tensors by new ones and would
-    silently detach the views.  That is why loading and differentiating are methods here, and why both check.
+    ``module.to(...)``, ``zero_grad()`` and ``backward(create_graph=True)`` replace tensors by new ones and
+    would silently detach the views. That is why loading and differentiating are methods here, and both check.
     """
 
     def __init__(self, module):
@@ -99,8 +99,10 @@ class FlatModel:
         return self.module(x)
 
     def __deepcopy__(self, memo):
-        raise TypeError("a FlatModel cannot be deep-copied (its views would be lost): build a second FlatModel "
-                        "from a fresh module and call load(w)")  # fmt: skip
+        raise TypeError(
+            "a FlatModel cannot be deep-copied (its views would be lost): build a second FlatModel from a "
+            "fresh module and call load(w)"
+        )
 
     def load(self, w):
         """Copy the vector ``w`` (shape ``[d]``) into the network; ``w`` itself is not kept."""
@@ -112,7 +114,7 @@ class FlatModel:
         self.theta.copy_(w)
 
     def gradient(self, loss):
-        """Differentiate the scalar ``loss`` and return its gradient, the live vector ``grad`` of shape ``[d]``."""
+        """Return the gradient of the scalar ``loss``: the live vector ``grad``, shape ``[d]``."""
         self.grad.zero_()
         loss.backward()
         parameter, _, grad_view = self._views[0]
@@ -135,8 +137,8 @@ def _require_plain(module):
     buffers = [name for name, _ in module.named_buffers()]
     if buffers:
         raise ValueError(
-            f"the model has buffers {buffers}: running statistics are not parameters, so averaging would skip or "
-            "corrupt them. Use GroupNorm instead of BatchNorm"
+            f"the model has buffers {buffers}: running statistics are not parameters, so averaging would "
+            "skip or corrupt them. Use GroupNorm instead of BatchNorm"
         )
     parameters = dict(module.named_parameters())
     if not parameters:
@@ -145,7 +147,9 @@ def _require_plain(module):
         if parameter.dtype != torch.float32:
             raise ValueError(f"parameter {name!r} is {parameter.dtype}: convert the model with .float()")
         if not parameter.requires_grad:
-            raise ValueError(f"parameter {name!r} is frozen: remove it from the model or set requires_grad=True")
+            raise ValueError(
+                f"parameter {name!r} is frozen: remove it from the model or set requires_grad=True"
+            )
 
 
 def _segments(named):

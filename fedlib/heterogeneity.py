@@ -25,12 +25,14 @@ def label_table(parts, labels, num_classes):
     """
     labels = np.asarray(labels)
     if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
-        raise ValueError(f"labels run from {labels.min()} to {labels.max()}, but num_classes is {num_classes}")
+        raise ValueError(
+            f"labels run from {labels.min()} to {labels.max()}, but num_classes is {num_classes}"
+        )
     return np.stack([np.bincount(labels[part], minlength=num_classes) for part in parts])
 
 
 def label_entropy(table):
-    """Mean over clients of the entropy of their labels, in nats: 0 (one class each) to ln C (all classes alike).
+    """Mean entropy of the clients' labels, in nats: from 0 (one class each) to ln C (all classes alike).
 
     ``table`` has shape ``[N, C]``; empty clients are left out.
     """

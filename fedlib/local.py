@@ -1,7 +1,7 @@
 """Part 2 of a round: what a client does with the model it receives.
 
-Local SGD walks through the client's own samples in minibatches and reports how far it came: the *delta* y − w, never
-the weights themselves.
+Local SGD walks through the client's own samples in minibatches and reports how far it came: the *delta* y −
+w, never the weights themselves.
 """
 
 import contextlib
@@ -47,19 +47,23 @@ class LocalSGD:
         if not (isinstance(self.epochs, int) and self.epochs >= 1):
             raise ValueError(f"epochs must be an integer of at least 1, got {self.epochs!r}")
         if self.batch_size is not None and not (isinstance(self.batch_size, int) and self.batch_size >= 1):
-            raise ValueError(f"batch_size must be an integer of at least 1, or None for all, got {self.batch_size!r}")
+            raise ValueError(
+                f"batch_size must be an integer of at least 1, or None for all, got {self.batch_size!r}"
+            )
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum must lie in [0, 1), got {self.momentum}")
         if not isinstance(self.correction, Correction):
-            raise TypeError(f"correction must be a Correction, got {self.correction!r}: did you forget the brackets?")
+            raise TypeError(
+                f"correction must be a Correction, got {self.correction!r}: did you forget the brackets?"
+            )
 
 
 @dataclass(frozen=True)
 class LocalResult:
     """What local training reports: ``delta`` (shape ``[d]``, from where it started), and what it cost.
 
-    ``steps`` and ``samples`` are counted, not derived; ``lr`` is the one that was used; ``loss`` is the mean training
-    loss over all samples seen, each at its own step.
+    ``steps`` and ``samples`` are counted, not derived; ``lr`` is the one that was used; ``loss`` is the
+    mean training loss over all samples seen, each at its own step.
     """
 
     delta: torch.Tensor
@@ -125,7 +129,7 @@ def make_batches(indices, settings, rng, device="cpu"):
 
 
 def full_gradient(task, model, client, w, chunk=1000):
-    """Return ∇f_k(w), the gradient of the client's mean loss over all its samples, as a new vector of shape ``[d]``."""
+    """Return ∇f_k(w), the gradient of the client's mean loss over all its samples, shape ``[d]``."""
     indices = task.clients[client]
     if not len(indices):
         raise ValueError(f"client {client} has no samples: its gradient is not defined")

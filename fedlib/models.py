@@ -1,8 +1,9 @@
 """The course's three networks, from one layer to a million parameters.
 
-Each builder takes the shape of one sample and the number of classes *from the task's configuration*.  Neither is
-ever inferred from a client's labels: a client that owns only cats would build a one-class network.
-None of them uses BatchNorm, whose running statistics are not parameters and do not average well over clients.
+Each builder takes the shape of one sample and the number of classes *from the task's configuration*.
+Neither is ever inferred from a client's labels: a client that owns only cats would build a one-class
+network. None of them uses BatchNorm, whose running statistics are not parameters and do not average well
+over clients.
 """
 
 import math
@@ -53,7 +54,9 @@ def cnn(input_shape, num_classes):
         If the pictures are not channels × height × width with sides divisible by 4.
     """
     if len(input_shape) != 3 or input_shape[1] % 4 or input_shape[2] % 4:
-        raise ValueError(f"cnn needs pictures (channels, height, width) with sides divisible by 4, got {input_shape}")
+        raise ValueError(
+            f"cnn needs pictures (channels, height, width) with sides divisible by 4, got {input_shape}"
+        )
     return _CNN(input_shape[0], input_shape[1] * input_shape[2], num_classes)
 
 

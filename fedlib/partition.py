@@ -1,14 +1,15 @@
 """Who owns which samples: seven ways to cut a training set into clients.
 
-A recipe is a small frozen dataclass of settings.  Calling it with the labels gives a list with one sorted index
-array a client: ``iid(num_clients=10)(labels)``.  The arrays are disjoint; all recipes but ``by_class`` without
-``rest`` use every sample.
+A recipe is a small frozen dataclass of settings. Calling it with the labels gives a list with one sorted
+index array a client: ``iid(num_clients=10)(labels)``. The arrays are disjoint; all recipes but ``by_class``
+without ``rest`` use every sample.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from fedlib.cutting import cut_by_shares, dirichlet_shares, draw_mixes, gather, move_to_small
 from fedlib.rng import stream
 
 MAX_TRIES = 10
@@ -18,9 +19,9 @@ MAX_TRIES = 10
 class Recipe:
     """What all recipes share: a fixed number of clients, a seed and a minimum size.
 
-    A draw in which some client has fewer than ``min_size`` samples is repeated, at most ``MAX_TRIES`` times.  Then
-    it is repaired (samples move from the largest clients to the too small ones) or refused, as ``repair`` says.
-    ``min_size=0`` is how to ask for empty clients.
+    A draw in which some client has fewer than ``min_size`` samples is repeated, at most ``MAX_TRIES``
+    times. Then it is repaired (samples move from the largest clients to the too small ones) or refused, as
+    ``repair`` says. ``min_size=0`` is how to ask for empty clients.
     """
 
     num_clients: int
@@ -60,8 +61,8 @@ class Recipe:
         _check_labels(labels)
         if self.num_clients * self.min_size > len(labels):
             raise ValueError(
-                f"{len(labels)} samples cannot give {self.num_clients} clients {self.min_size} each: use fewer "
-                "clients, or allow empty clients with min_size=0"
+                f"{len(labels)} samples cannot give {self.num_clients} clients {self.min_size} each: "
+                "use fewer clients, or allow empty clients with min_size=0"
             )
         for attempt in range(MAX_TRIES):
             rng = stream(self.seed, "partition", attempt)
@@ -71,8 +72,8 @@ class Recipe:
                 return parts
         if not self.repair:
             raise ValueError(
-                f"clients {small[:20]} have fewer than min_size={self.min_size} samples after {MAX_TRIES} draws: "
-                "use less skew, a smaller min_size, or repair=True"
+                f"clients {small[:20]} have fewer than min_size={self.min_size} samples after {MAX_TRIES} "
+                "draws: use less skew, a smaller min_size, or repair=True"
             )
         return move_to_small(parts, self.min_size, rng)
 
@@ -91,7 +92,7 @@ class iid(Recipe):
 
 @dataclass(frozen=True, kw_only=True)
 class shards(Recipe):
-    """Sort by class, cut into shards, deal each client ``per_client`` of them (McMahan et al. 2017, section 3).
+    """Sort by class, cut, and deal each client ``per_client`` shards (McMahan et al. 2017, section 3).
 
     With two shards most clients see two classes; a shard across a class border adds a third.
     """
@@ -110,11 +111,11 @@ class shards(Recipe):
 class dirichlet(Recipe):
     """Label skew of adjustable strength: small ``alpha``, few classes a client.
 
-    Two recipes go by this name.  ``per="class"`` cuts each class over the clients by shares drawn from
+    Two recipes go by this name. ``per="class"`` cuts each class over the clients by shares drawn from
     Dir(alpha, ..., alpha) with N entries, so sizes differ as well (Yurochkin et al. 2019, section 4).
-    ``per="client"`` gives clients equal sizes and each its own class mix drawn from Dir(alpha·C·prior), where
-    prior holds the pooled class shares and C their number (Hsu et al. 2019, section 3, with alpha·C for their alpha).
-    alpha = 1 is *not* homogeneous: it makes every mix equally likely.
+    ``per="client"`` gives clients equal sizes and each its own class mix drawn from Dir(alpha·C·prior),
+    where prior holds the pooled class shares and C their number (Hsu et al. 2019, section 3, with alpha·C
+    for their alpha). alpha = 1 is *not* homogeneous: it makes every mix equally likely.
     """
 
     alpha: float
@@ -129,20 +130,20 @@ class dirichlet(Recipe):
     def split(self, labels, features, rng):
         pools = [rng.permutation(np.flatnonzero(labels == c)) for c in np.unique(labels)]
         if self.per == "class":
-            shares = _dirichlet(rng, np.full(self.num_clients, self.alpha), len(pools))
-            return _gather(cut_by_shares(pool, share) for pool, share in zip(pools, shares))
+            shares = dirichlet_shares(rng, np.full(self.num_clients, self.alpha), len(pools))
+            return gather(cut_by_shares(pool, share) for pool, share in zip(pools, shares))
         prior = np.array([len(pool) for pool in pools]) / len(labels)
-        mixes = _dirichlet(rng, self.alpha * len(pools) * prior, self.num_clients)
+        mixes = dirichlet_shares(rng, self.alpha * len(pools) * prior, self.num_clients)
         sizes = [len(part) for part in np.array_split(labels, self.num_clients)]
-        return _draw_mixes(pools, mixes, sizes, rng)
+        return draw_mixes(pools, mixes, sizes, rng)
 
 
 @dataclass(frozen=True, kw_only=True)
 class by_class(Recipe):
     """Give named clients stated shares of stated classes, and the rest to the last client.
 
-    ``shares`` holds one ``{class: share}`` for each client.  With ``rest=True`` one more client, the last, owns
-    what is left; with ``rest=False`` those samples are not used.  ``num_clients`` follows from both.
+    ``shares`` holds one ``{class: share}`` for each client. With ``rest=True`` one more client, the last,
+    owns what is left; with ``rest=False`` those samples are not used. ``num_clients`` follows from both.
     """
 
     num_clients: int = None
@@ -151,32 +152,38 @@ class by_class(Recipe):
 
     def __post_init__(self):
         if self.num_clients not in (None, len(self.shares) + self.rest):
-            raise ValueError(f"{len(self.shares)} shares and rest={self.rest} do not make {self.num_clients} clients")
+            raise ValueError(
+                f"{len(self.shares)} shares and rest={self.rest} do not make {self.num_clients} clients"
+            )
         object.__setattr__(self, "num_clients", len(self.shares) + self.rest)
         super().__post_init__()
         for c in {c for share in self.shares for c in share}:
             given = [share.get(c, 0.0) for share in self.shares]
             if not (min(given) >= 0 and sum(given) <= 1 + 1e-9):  # also catches NaN
-                raise ValueError(f"the shares of class {c} must be at least 0 and sum to at most 1, got {given}")
+                raise ValueError(
+                    f"the shares of class {c} must be at least 0 and sum to at most 1, got {given}"
+                )
 
     def split(self, labels, features, rng):
         classes = np.unique(labels)
         unknown = {c for share in self.shares for c in share} - set(classes.tolist())
         if unknown:
-            raise ValueError(f"shares name classes {sorted(unknown)}, but the labels hold only {classes.tolist()}")
+            raise ValueError(
+                f"shares name classes {sorted(unknown)}, but the labels hold only {classes.tolist()}"
+            )
         cuts = []
         for c in classes:
             pool = rng.permutation(np.flatnonzero(labels == c))
             ends = np.cumsum([share.get(c, 0.0) for share in self.shares])
             cuts.append(np.split(pool, np.round(ends * len(pool)).astype(int)))
-        return _gather(cuts)[: self.num_clients]  # without ``rest`` the last piece is nobody's
+        return gather(cuts)[: self.num_clients]  # without ``rest`` the last piece is nobody's
 
 
 def three_party(seed=0):
     """Return the course's three-party split of ten classes in CIFAR-10's order.
 
-    Client 0 has 70 % of cats and dogs, client 1 has 70 % of birds and planes, client 2 everything else: 7,000, 7,000
-    and 36,000 of 50,000 pictures.
+    Client 0 has 70 % of cats and dogs, client 1 has 70 % of birds and planes, client 2 everything else:
+    7,000, 7,000 and 36,000 of 50,000 pictures.
     """
     airplane, bird, cat, dog = 0, 2, 3, 5
     return by_class(shares=({cat: 0.7, dog: 0.7}, {bird: 0.7, airplane: 0.7}), seed=seed)
@@ -184,7 +191,7 @@ def three_party(seed=0):
 
 @dataclass(frozen=True, kw_only=True)
 class quantity(Recipe):
-    """Unequal sizes and nothing else: sizes by Dir(alpha, ..., alpha), each client a random sample of the whole."""
+    """Unequal sizes and nothing else: sizes by Dir(alpha, ..., alpha), samples at random."""
 
     alpha: float
 
@@ -193,7 +200,7 @@ class quantity(Recipe):
         _check_alpha(self.alpha)
 
     def split(self, labels, features, rng):
-        share = _dirichlet(rng, np.full(self.num_clients, self.alpha), 1)[0]
+        share = dirichlet_shares(rng, np.full(self.num_clients, self.alpha), 1)[0]
         return cut_by_shares(rng.permutation(len(labels)), share)
 
 
@@ -201,8 +208,8 @@ class quantity(Recipe):
 class feature_skew(Recipe):
     """Equal sizes, but clients differ in what the samples look like: dark pictures here, bright ones there.
 
-    Samples are ranked by ``strength`` · (rank of the sample's mean) + (1 − ``strength``) · (random rank) and cut into
-    blocks; strength 0 is IID, 1 sorts completely.
+    Samples are ranked by ``strength`` · (rank of the sample's mean) + (1 − ``strength``) · (random rank)
+    and cut into blocks; strength 0 is IID, 1 sorts completely.
     """
 
     strength: float
@@ -214,65 +221,20 @@ class feature_skew(Recipe):
 
     def split(self, labels, features, rng):
         if features is None or len(features) != len(labels):
-            raise ValueError("feature_skew needs the samples: call it with labels and features of equal length")
+            raise ValueError(
+                "feature_skew needs the samples: call it with labels and features of equal length"
+            )
         means = np.asarray(features.mean(tuple(range(1, features.ndim))))
         rank = np.argsort(np.argsort(means, kind="stable"), kind="stable")
         score = self.strength * rank + (1 - self.strength) * rng.permutation(len(labels))
         return np.array_split(np.argsort(score, kind="stable"), self.num_clients)
 
 
-def cut_by_shares(indices, share):
-    """Cut ``indices`` (length n) at the floors of n times the cumulative ``share`` (shape ``[N]``, sum 1)."""
-    ends = (np.cumsum(share)[:-1] * len(indices)).astype(int)
-    return np.split(indices, ends)
-
-
-def move_to_small(parts, min_size, rng):
-    """Move random samples from the currently largest client until everyone has ``min_size``; returns new parts."""
-    parts = [rng.permutation(part) for part in parts]
-    sizes = np.array([len(part) for part in parts])
-    for k in np.flatnonzero(sizes < min_size):
-        while sizes[k] < min_size:
-            donor = np.argmax(sizes)
-            parts[k], parts[donor] = np.append(parts[k], parts[donor][-1]), parts[donor][:-1]
-            sizes[k] += 1
-            sizes[donor] -= 1
-    return [np.sort(part) for part in parts]
-
-
-def _draw_mixes(pools, mixes, sizes, rng):
-    """Draw ``sizes[k]`` samples by class mix ``mixes[k]`` without replacement; whoever comes late takes what is left."""
-    left = np.array([len(pool) for pool in pools])
-    parts = [None] * len(sizes)
-    for k in rng.permutation(len(sizes)):
-        taken = []
-        missing = sizes[k]
-        while missing:
-            mix = np.where(left > 0, mixes[k] + 1e-12, 0)  # an exhausted class hands its share to the others
-            want = np.minimum(rng.multinomial(missing, mix / mix.sum()), left)
-            for c in np.flatnonzero(want):
-                taken.append(pools[c][left[c] - want[c] : left[c]])
-            left -= want
-            missing -= want.sum()
-        parts[k] = np.concatenate(taken) if taken else np.empty(0, dtype=np.int64)
-    return parts
-
-
-def _dirichlet(rng, alpha, count):
-    draws = rng.dirichlet(alpha, count)
-    if not np.isfinite(draws).all():
-        raise ValueError(f"alpha={alpha.min():g} is too small to draw shares from in floating point: use 1e-3 or more")
-    return draws
-
-
-def _gather(cuts):
-    """Turn pieces by class (one list a class, one piece a client) into one array a client."""
-    return [np.concatenate(pieces) for pieces in zip(*cuts)]
-
-
 def _check_alpha(alpha):
     if not (np.isfinite(alpha) and alpha > 0):
-        raise ValueError(f"alpha must be positive and finite, got {alpha}: try 0.1 (strong skew) to 100 (weak)")
+        raise ValueError(
+            f"alpha must be positive and finite, got {alpha}: try 0.1 (strong skew) to 100 (weak)"
+        )
 
 
 def _check_labels(labels):

@@ -7,15 +7,15 @@ A record is a folder with four kinds of files.
 ``checkpoint.npz``    the state after the last completed round; replaced atomically, it is the authority
 ``rows-*.bin``        the clients' private rows, if the method keeps any
 
-The order of writing is rows, line, checkpoint.  A kill at any moment leaves the old checkpoint or the new one, and
-whatever the old one refers to is still there: its rows in their other slots, its lines at the head of the file.
+The order of writing is rows, line, checkpoint. A kill at any moment leaves the old checkpoint or the new
+one, and whatever the old one refers to is still there: its rows in their other slots, its lines at the head
+of the file.
 """
 
 import hashlib
 import json
 import os
 import shutil
-from pathlib import Path
 
 import numpy as np
 
@@ -71,7 +71,8 @@ def create(folder, config, start):
         Must not exist, or be empty.
     config : dict
     start : callable
-        ``start(folder)`` returns the state before round 0 as named arrays, and may put row files into ``folder``.
+        ``start(folder)`` returns the state before round 0 as named arrays, and may put row files into
+        ``folder``.
     """
     work = folder.with_name(folder.name + ".new")
     with naming(folder, "make room, or choose another folder"):
@@ -138,11 +139,12 @@ def _compare(path, config):
     for name in ("task", "method", "seed", "evaluate_every"):
         if stored.get(name) != here[name]:
             raise ValueError(
-                f"{path} belongs to another experiment: its {name} is {stored.get(name)}, yours is {here[name]}. "
-                "Choose another record folder"
+                f"{path} belongs to another experiment: its {name} is {stored.get(name)}, yours is "
+                f"{here[name]}. Choose another record folder"
             )
 
 
 def _damaged(path, reason):
-    return ValueError(f"{path} is damaged ({reason}): the run cannot be continued. Restore the file, or start again "
-                      "in another folder")  # fmt: skip
+    return ValueError(
+        f"{path} is damaged ({reason}): the run cannot be continued. Restore the file, or use another folder"
+    )

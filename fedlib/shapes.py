@@ -1,15 +1,27 @@
 """``shapes32``: generated 32×32 color pictures of ten shapes, for machines without CIFAR-10.
 
-A useful stand-in must be hard in the way pictures are.  Position, size, rotation, and colors vary freely, so single pixels
-say little and a linear model does badly; weak contrast, an occluding bar and noise keep a small CNN well below
-100 %.  As in photographs the background gives a hint (each class has a favorite hue that it shows some of the time).
+A useful stand-in must be hard in the way pictures are. Position, size, rotation, and colors vary freely, so
+single pixels say little and a linear model does badly; weak contrast, an occluding bar and noise keep a
+small CNN well below 100 %. As in photographs the background gives a hint (each class has a favorite hue
+that it shows some of the time).
 
 On 10,000 training and 2,000 test pictures: see ``tests/test_data.py`` for the measured accuracies.
 """
 
 import numpy as np
 
-CLASS_NAMES = ("disk", "ring", "square", "frame", "triangle", "cross", "star", "crescent", "hourglass", "dots")
+CLASS_NAMES = (
+    "disk",
+    "ring",
+    "square",
+    "frame",
+    "triangle",
+    "cross",
+    "star",
+    "crescent",
+    "hourglass",
+    "dots",
+)
 
 
 def draw_shapes(num, rng):
@@ -29,7 +41,9 @@ def draw_shapes(num, rng):
     if num < 1:
         raise ValueError(f"asked for {num} pictures: choose at least 1")
     labels = rng.permutation(np.arange(num) % 10)
-    blocks = [_draw_block(block, rng) for block in np.array_split(labels, max(1, num // 1000))]  # bounds the memory
+    blocks = [
+        _draw_block(block, rng) for block in np.array_split(labels, max(1, num // 1000))
+    ]  # bounds the memory
     return np.concatenate(blocks), labels
 
 
@@ -41,7 +55,7 @@ def _draw_block(labels, rng):
 
     mask = _coverage(labels, uniform)
     background = _colors(labels, uniform, rng) + _gradient(uniform)
-    # The foreground is the background moved through color space, mostly towards light: contrast from weak to strong.
+    # The foreground is the background moved through color space, mostly towards light, by a little or a lot.
     direction = rng.normal(0.5, 1, size=(n, 3)).astype(np.float32)
     direction /= np.linalg.norm(direction, axis=1, keepdims=True)
     foreground = background + (direction * uniform(0.2, 0.85, 1))[:, None, None, :]
@@ -93,21 +107,27 @@ SHAPES = (
 
 
 def _colors(labels, uniform, rng):
-    """Background colors ``[n, 1, 1, 3]``: random, but a quarter of the pictures show their class's favorite hue."""
+    """Background colors ``[n, 1, 1, 3]``: random, but a quarter of them show their class's favorite hue."""
     favorite = 0.4 + 0.25 * np.cos(2 * np.pi * (labels[:, None] / 10 + np.arange(3) / 3))
     favors = rng.random((len(labels), 1)) < 0.25
-    return np.where(favors, favorite + uniform(-0.12, 0.12, 3), uniform(0.1, 0.7, 3))[:, None, None, :].astype(np.float32)
+    return np.where(favors, favorite + uniform(-0.12, 0.12, 3), uniform(0.1, 0.7, 3))[
+        :, None, None, :
+    ].astype(np.float32)
 
 
 def _gradient(uniform):
     """A slope of brightness across each picture, shape ``[n, 32, 32, 1]``."""
     grid = np.linspace(-1, 1, 32, dtype=np.float32)
-    return (uniform(-0.2, 0.2, 1, 1) * grid[None, None, :] + uniform(-0.2, 0.2, 1, 1) * grid[None, :, None])[..., None]
+    return (uniform(-0.2, 0.2, 1, 1) * grid[None, None, :] + uniform(-0.2, 0.2, 1, 1) * grid[None, :, None])[
+        ..., None
+    ]
 
 
 def _bar(uniform):
     """Pixels under a straight bar that crosses about half of the pictures, shape ``[n, 32, 32]``."""
     grid = np.arange(32, dtype=np.float32) - 15.5
     angle = uniform(0, np.pi, 1, 1)
-    across = np.cos(angle) * grid[None, None, :] + np.sin(angle) * grid[None, :, None] - uniform(-12, 12, 1, 1)
+    across = (
+        np.cos(angle) * grid[None, None, :] + np.sin(angle) * grid[None, :, None] - uniform(-12, 12, 1, 1)
+    )
     return np.abs(across) < uniform(-2, 2, 1, 1)

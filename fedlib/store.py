@@ -1,12 +1,13 @@
 """What the server remembers for each client: one private row a client, kept outside main memory if large.
 
-Stateful methods (control variates, error feedback, personal layers) need one vector for every client.  With
-100,000 registered clients of which a few hundred ever take part, a matrix ``[N, d]`` would be absurd.  Here a row
-exists from its first write on, and costs nothing before.
+Stateful methods (control variates, error feedback, personal layers) need one vector for every client. With
+100,000 registered clients of which a few hundred ever take part, a matrix ``[N, d]`` would be absurd. Here
+a row exists from its first write on, and costs nothing before.
 """
 
 import os
 import tempfile
+import threading
 import zlib
 
 import numpy as np
@@ -17,10 +18,10 @@ from fedlib.files import naming
 class ClientStore:
     """Rows of ``d`` float32 numbers, one a client, that survive a kill between two writes.
 
-    Each row owns two slots in a file.  ``write`` fills the slot that is *not* in use; ``commit`` makes all rows
-    written since then the valid ones.  ``index`` says which slot is valid for which client: who saves the index
-    (see ``record``) can go back to exactly that moment, because a committed slot is not touched until the next
-    commit.
+    Each row owns two slots in a file. ``write`` fills the slot that is *not* in use; ``commit`` makes all
+    rows written since then the valid ones. ``index`` says which slot is valid for which client: who saves
+    the index (see ``record``) can go back to exactly that moment, because a committed slot is not touched
+    until the next commit.
 
     Parameters
     ----------
@@ -33,9 +34,8 @@ class ClientStore:
     memory_limit : int
         Size in bytes above which an anonymous store moves from memory to disk.
 
-    Notes
-    -----
-    Plain reads and writes rather than a memory map: on a full disk they raise an error, a map kills the process.
+    Notes ----- Plain reads and writes rather than a memory map: on a full disk they raise an error, a map
+    kills the process.
     """
 
     def __init__(self, num_clients, d, path=None, memory_limit=2**28):
@@ -46,6 +46,7 @@ class ClientStore:
         self._slots = {}  # client → (slot, checksum), as committed
         self._pending = {}  # the same, written but not committed
         self._allocated = 0
+        self._lock = threading.Lock()  # clients side by side share one file position
         if path is None:
             self._file = tempfile.SpooledTemporaryFile(max_size=memory_limit)
         else:
@@ -64,8 +65,10 @@ class ClientStore:
             return None
         slot, checksum = self._slots[client]
         row = np.empty(self.d, dtype=np.float32)
-        self._file.seek(slot * row.nbytes)
-        if self._file.readinto(row.view(np.uint8)) != row.nbytes or zlib.crc32(row) != checksum:
+        with self._lock:
+            self._file.seek(slot * row.nbytes)
+            length = self._file.readinto(row.view(np.uint8))
+        if length != row.nbytes or zlib.crc32(row) != checksum:
             raise ValueError(f"{self._name}: the row of client {client} is damaged or missing")
         return row
 
@@ -74,7 +77,9 @@ class ClientStore:
         self._check(client)
         row = np.ascontiguousarray(row)
         if row.shape != (self.d,) or row.dtype != np.float32:
-            raise ValueError(f"a row must be float32 of shape ({self.d},), got {row.dtype} of shape {row.shape}")
+            raise ValueError(
+                f"a row must be float32 of shape ({self.d},), got {row.dtype} of shape {row.shape}"
+            )
         if client in self._pending:
             slot = self._pending[client][0]
         elif client in self._slots:
@@ -82,7 +87,7 @@ class ClientStore:
         else:
             slot = 2 * self._allocated
             self._allocated += 1
-        with naming(self._name, "make room and run again"):
+        with self._lock, naming(self._name, "make room and run again"):
             self._file.seek(slot * row.nbytes)
             self._file.write(row)
         self._pending[client] = slot, zlib.crc32(row)

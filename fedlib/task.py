@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 
 from fedlib import models
@@ -22,7 +21,8 @@ class Task:
     data : Dataset
         One tensor pair for training and one for testing.
     partition : callable
-        ``partition(labels, features) -> list of index arrays``, for example ``partition.iid(num_clients=10)``.
+        ``partition(labels, features) -> list of index arrays``, for example
+        ``partition.iid(num_clients=10)``.
     loss : callable
         ``loss(outputs, targets) -> scalar``, the mean over the batch.
     device : str
@@ -53,7 +53,12 @@ class Task:
         sizes = np.array([len(indices) for indices in clients], dtype=np.int64)
         if sizes.sum() == 0:
             raise ValueError("no client has a single sample: there is nothing to train on")
-        values = {"data": data, "clients": clients, "sizes": sizes, "weights": sizes / sizes.sum()}
+        values = {
+            "data": self.data.to(self.device),
+            "clients": clients,
+            "sizes": sizes,
+            "weights": sizes / sizes.sum(),
+        }
         for name, value in values.items():
             object.__setattr__(self, name, value)
 

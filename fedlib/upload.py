@@ -1,7 +1,7 @@
 """Part 3 of a round: what happens to a client's message on its way to the server, and how many bytes it is.
 
-A message is a dictionary of named vectors, ``{"delta": [d], ...}``.  A client's half turns it into a payload of
-named arrays, the server's half turns the payloads of a round back into one matrix for each name.
+A message is a dictionary of named vectors, ``{"delta": [d], ...}``. A client's half turns it into a payload
+of named arrays, the server's half turns the payloads of a round back into one matrix for each name.
 """
 
 from dataclasses import dataclass

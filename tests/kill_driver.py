@@ -1,7 +1,7 @@
 """Kill a recorded run at many moments and continue it; run as a script by ``test_experiment.py``.
 
-``python kill_driver.py FOLDER`` prints one JSON object.  Each run happens in a forked child, which is killed either
-by itself at its n-th write to the file system, or by its parent after a random time.
+``python kill_driver.py FOLDER`` prints one JSON object. Each run happens in a forked child, which is killed
+either by itself at its n-th write to the file system, or by its parent after a random time.
 """
 
 import json
@@ -99,7 +99,7 @@ def main(root):
     start = time.perf_counter()
     play(root / "timed")
     duration, interrupted = time.perf_counter() - start, 0
-    for i in range(20):
+    for i in range(12):
         folder = root / f"random-{i}"
         for _ in range(2):  # the continued run is killed as well
             pid = child(lambda f=folder: play(f))

@@ -14,7 +14,9 @@ from fedlib.aggregate import Unbiased, UniformMean, WeightedMean, normalized, we
 def context(weights, clients, drawn=None):
     clients = np.asarray(clients)
     drawn = clients if drawn is None else np.asarray(drawn)
-    return SimpleNamespace(weights=np.asarray(weights), clients=clients, drawn=drawn, num_clients=len(weights))
+    return SimpleNamespace(
+        weights=np.asarray(weights), clients=clients, drawn=drawn, num_clients=len(weights)
+    )
 
 
 DELTAS = torch.tensor([[1.0, 0.0], [0.0, 4.0]])
@@ -33,7 +35,9 @@ def test_by_hand():
 
 
 clients = st.integers(1, 6).flatmap(
-    lambda n: st.tuples(st.lists(st.integers(1, 100), min_size=n, max_size=n), st.integers(0, 2**n - 1), st.integers(0, 99))
+    lambda n: st.tuples(
+        st.lists(st.integers(1, 100), min_size=n, max_size=n), st.integers(0, 2**n - 1), st.integers(0, 99)
+    )
 )
 
 

@@ -43,7 +43,7 @@ def little_pictures():
 
 
 def write_batches(folder):
-    """The layout of the original archive: six pickles, pictures as rows of 3 · 1024 numbers, channel by channel."""
+    """The layout of the original archive: six pickles, pictures as rows of 3 · 1024 numbers."""
     folder.mkdir(parents=True)
     pixels, labels = little_pictures()
     for i, name in enumerate([f"data_batch_{j}" for j in range(1, 6)] + ["test_batch"]):
@@ -237,7 +237,10 @@ def drip(handler):
     [
         (lambda a: send(a[: len(a) // 2], len(a)), "wrong checksum|IncompleteRead|ended early"),
         (lambda a: send(a[:-1] + b"!"), "wrong checksum"),
-        (lambda a: send(b"<!DOCTYPE html><p>Please log in to this network"), "starts with b'<!DOCTYPE html>'"),
+        (
+            lambda a: send(b"<!DOCTYPE html><p>Please log in to this network"),
+            "starts with b'<!DOCTYPE html>'",
+        ),
         (lambda a: send(b"", 1, status=503), "503"),
         (lambda a: send(b"no", status=404), "404"),
         (lambda a: lambda handler: handler.wfile.write(b"220 this is a mail server\r\n"), "BadStatusLine"),
@@ -282,7 +285,8 @@ def test_shapes_are_reproducible_balanced_and_different_in_the_splits():
     first, again, other = data.shapes32(200, 100), data.shapes32(200, 100), data.shapes32(200, 100, seed=1)
     assert torch.equal(first.train_x, again.train_x) and not torch.equal(first.train_x, other.train_x)
     assert torch.bincount(first.train_y).tolist() == [20] * 10 and first.num_classes == 10
-    assert not torch.equal(first.train_x[:100], first.test_x)
+    equal = data.shapes32(100, 100)
+    assert not torch.equal(equal.train_x, equal.test_x)
     assert first.input_shape == (3, 32, 32) and len(first.class_names) == 10
 
 

@@ -148,7 +148,7 @@ def test_asking_for_fewer_rounds_than_recorded_is_an_error(tmp_path):
 
 
 def test_a_full_disk_names_the_file_and_the_record_can_be_continued(tmp_path):
-    # A limit on the size of files makes real writes fail, as a full disk does: the line fits, the checkpoint does not.
+    # A limit on the size of files makes real writes fail as a full disk does: the checkpoint does not fit.
     script = """
 import resource, signal, sys
 import test_experiment as t
@@ -159,15 +159,28 @@ t.play(t.Path(sys.argv[1]))
 """
     folder = tmp_path / "r"
     environment = {**os.environ, "PYTHONPATH": f"{HERE.parent}:{HERE}"}
-    done = subprocess.run([sys.executable, "-c", script, folder], capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", script, folder], capture_output=True, text=True, env=environment
+    )
     assert done.returncode != 0 and "checkpoint.npz could not be written" in done.stderr, done.stderr
     assert "the record stands at round 2" in done.stderr
-    assert sorted(snapshot(folder)) == ["checkpoint.npz", "config.json", "rounds.jsonl", "rows-correction.bin"]
+    assert sorted(snapshot(folder)) == [
+        "checkpoint.npz",
+        "config.json",
+        "rounds.jsonl",
+        "rows-correction.bin",
+    ]
     assert play(folder).sha256 == play().sha256
 
 
 def test_evaluation_happens_when_asked_and_only_then():
-    assert [("loss" in line) for line in play(rounds=5, evaluate_every=2).rounds] == [False, True, False, True, False]
+    assert [("loss" in line) for line in play(rounds=5, evaluate_every=2).rounds] == [
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
     assert not any("loss" in line for line in play(evaluate_every=0).rounds)
     rounds, values = play(rounds=5, evaluate_every=2).series("loss")
     assert rounds.tolist() == [2, 4] and values.shape == (2,)
@@ -178,7 +191,9 @@ def test_evaluation_happens_when_asked_and_only_then():
 def test_the_final_loss_is_that_of_the_final_vector():
     history = play()
     x = history.w.item()
-    assert history.rounds[-1]["loss"] == pytest.approx(x**2 / 2, rel=1e-6)  # the test sample is client 0's: a=1, b=0
+    assert history.rounds[-1]["loss"] == pytest.approx(
+        x**2 / 2, rel=1e-6
+    )  # the test sample is client 0's: a=1, b=0
 
 
 def test_a_saved_history_comes_back(tmp_path):
@@ -214,7 +229,11 @@ def test_the_number_of_threads_is_restored():
 
 
 def test_settings_become_json():
-    assert describe(functools.partial(models.mlp, hidden=8)) == {"is": "fedlib.models.mlp", "args": [], "hidden": 8}
+    assert describe(functools.partial(models.mlp, hidden=8)) == {
+        "is": "fedlib.models.mlp",
+        "args": [],
+        "hidden": 8,
+    }
     assert describe({3: np.float64(0.5), "x": (np.int64(1), None, True)}) == {"3": 0.5, "x": [1, None, True]}
     assert describe(Line) == "two_clients.Line"
     with pytest.raises(TypeError, match="named functions"):

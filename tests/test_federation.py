@@ -338,7 +338,9 @@ def test_memory_does_not_grow_with_rounds_or_registered_clients():
         task = task_from(np.ones((num_clients, 1)), np.ones((num_clients, 1)), sizes)
         kept = play(task, Federation(local(Scaffold())), rounds)[0]
         gc.collect()
-        return sum(type(thing) is torch.Tensor for thing in gc.get_objects()), kept.rows["correction"].num_rows
+        return sum(type(thing) is torch.Tensor for thing in gc.get_objects()), kept.rows[
+            "correction"
+        ].num_rows
 
     assert tensors_alive(4, 2) == tensors_alive(4, 12) == tensors_alive(400, 2)
 

@@ -28,12 +28,16 @@ def test_the_vector_holds_the_parameters_in_order_and_shape():
     module = network()
     original = {name: p.detach().clone() for name, p in module.named_parameters()}
     model = FlatModel(module)
-    assert model.layout.names == list(original) and model.layout.size == sum(p.numel() for p in original.values())
+    assert model.layout.names == list(original) and model.layout.size == sum(
+        p.numel() for p in original.values()
+    )
     for name, tensor in model.layout.tensors(model.theta).items():
         assert torch.equal(tensor, original[name])
     assert torch.equal(model.theta[model.layout["3.bias"]], original["3.bias"])
     # Convolutions lie channels-last: output, height, width, input.
-    assert torch.equal(model.theta[model.layout["0.weight"]], original["0.weight"].permute(0, 2, 3, 1).flatten())
+    assert torch.equal(
+        model.theta[model.layout["0.weight"]], original["0.weight"].permute(0, 2, 3, 1).flatten()
+    )
 
 
 def test_the_slices_cover_the_vector_without_gap_or_overlap():

@@ -20,7 +20,9 @@ def test_labels_outside_the_classes_are_refused(labels):
 
 def test_entropy_by_hand():
     assert label_entropy(np.array([[4, 0], [0, 9]])) == 0
-    assert label_entropy(np.array([[5, 5], [0, 0]])) == pytest.approx(np.log(2))  # the empty client is left out
+    assert label_entropy(np.array([[5, 5], [0, 0]])) == pytest.approx(
+        np.log(2)
+    )  # the empty client is left out
     mixed = -(0.25 * np.log(0.25) + 0.75 * np.log(0.75))
     assert label_entropy(np.array([[5, 5], [1, 3]])) == pytest.approx((np.log(2) + mixed) / 2)
 

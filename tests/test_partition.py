@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from scipy.special import digamma
 
 from fedlib import partition
+from fedlib.cutting import cut_by_shares, dirichlet_shares
 from fedlib.heterogeneity import label_distance, label_entropy, label_table, size_spread
-from fedlib.partition import by_class, cut_by_shares, dirichlet, feature_skew, iid, quantity, shards, three_party
+from fedlib.partition import by_class, dirichlet, feature_skew, iid, quantity, shards, three_party
 from fedlib.rng import stream
 
 CIFAR_LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 5000))
@@ -89,6 +90,15 @@ def test_cutting_by_shares_takes_floors_of_cumulative_sums():
     assert [piece.tolist() for piece in pieces] == [[10, 11, 12], [13, 14], [15, 16]]
 
 
+def test_cuts_agree_with_flwr_datasets():
+    # Its DirichletPartitioner (0.6.1; alpha 0.5, seed 3, no balancing, no minimum) on 7 and 11 samples.
+    shares = np.random.default_rng(3).dirichlet([0.5] * 3, 2)
+    table = [
+        [len(piece) for piece in cut_by_shares(np.arange(n), share)] for n, share in zip((7, 11), shares)
+    ]
+    assert np.array(table).T.tolist() == [[0, 7], [6, 1], [1, 3]]
+
+
 def test_dirichlet_by_class_cuts_each_class_by_the_drawn_shares():
     recipe = dirichlet(alpha=0.5, num_clients=4, seed=5, min_size=0)
     rng = stream(5, "partition", 0)
@@ -103,7 +113,9 @@ def test_dirichlet_by_class_cuts_each_class_by_the_drawn_shares():
 
 @pytest.mark.parametrize(("alpha", "entropy"), [(0.1, 0.96), (0.5, 1.73), (1.0, 1.97)])
 def test_dirichlet_by_class_has_the_published_label_entropy(alpha, entropy):
-    values = [label_entropy(table_of(dirichlet(alpha=alpha, num_clients=10, seed=s, min_size=0))) for s in range(40)]
+    values = [
+        label_entropy(table_of(dirichlet(alpha=alpha, num_clients=10, seed=s, min_size=0))) for s in range(40)
+    ]
     assert np.mean(values) == pytest.approx(entropy, abs=0.03)
 
 
@@ -117,7 +129,9 @@ def test_dirichlet_by_client_draws_mixes_with_the_closed_form_entropy(alpha):
         for _ in range(10):
             rng.permutation(2000)
         rng.dirichlet([alpha] * 10, 40)
-        first = rng.permutation(40)[:2]  # whoever chooses first finds full pools and gets the mix that it drew
+        first = rng.permutation(40)[
+            :2
+        ]  # whoever chooses first finds full pools and gets the mix that it drew
         values.append(label_entropy(label_table([parts[k] for k in first], labels, 10)))
     assert np.mean(values) == pytest.approx(expected, abs=0.05)
 
@@ -127,7 +141,9 @@ def test_dirichlet_by_client_gives_equal_sizes():
 
 
 def test_larger_alpha_is_closer_to_iid_and_one_is_not_homogeneous():
-    distances = [label_distance(table_of(dirichlet(alpha=a, num_clients=10))) for a in (0.1, 1.0, 10.0, 1000.0)]
+    distances = [
+        label_distance(table_of(dirichlet(alpha=a, num_clients=10))) for a in (0.1, 1.0, 10.0, 1000.0)
+    ]
     assert distances == sorted(distances, reverse=True)
     assert distances[1] > 0.3 and distances[-1] < 0.05
 
@@ -155,7 +171,9 @@ def test_feature_skew_sorts_by_what_pictures_look_like():
     labels, means = np.zeros(1000, dtype=int), features.mean((1, 2, 3)).numpy()
 
     def spread(strength):
-        return np.std([means[part].mean() for part in feature_skew(num_clients=5, strength=strength)(labels, features)])
+        return np.std(
+            [means[part].mean() for part in feature_skew(num_clients=5, strength=strength)(labels, features)]
+        )
 
     parts = feature_skew(num_clients=5, strength=1)(labels, features)
     assert all(means[a].max() <= means[b].min() for a, b in zip(parts, parts[1:]))
@@ -192,7 +210,7 @@ def test_retries_are_bounded():
 
 
 def test_the_fallback_does_not_put_everything_in_the_last_client():
-    # With α this small almost every class belongs to a single client; nobody but its owner may swallow the rest.
+    # With α this small a class belongs to a single client; nobody but its owner may swallow the rest.
     sizes = [len(part) for part in dirichlet(alpha=0.001, num_clients=10, min_size=0, seed=3)(CIFAR_LABELS)]
     assert sum(sizes) == 50_000 and sizes[-1] < 25_000
 
@@ -237,6 +255,15 @@ def test_labels_must_be_a_list_of_integers(labels):
 def test_impossible_numbers_are_refused(name, value):
     with pytest.raises(ValueError, match=f"{name} must be an integer.*{value}"):
         iid(**{"num_clients": 2, name: value})
+
+
+def test_an_alpha_beyond_floating_point_is_refused_instead_of_giving_nan():
+    class Broken:
+        def dirichlet(self, alpha, count):
+            return np.full((count, len(alpha)), np.nan)
+
+    with pytest.raises(ValueError, match="too small"):
+        dirichlet_shares(Broken(), np.array([1e-300, 1e-300]), 2)
 
 
 def test_other_wrong_settings_are_refused():

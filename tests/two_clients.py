@@ -1,7 +1,8 @@
 """The two-client laboratory as a task, and the tests' own corrections to prove the round loop with.
 
-Client i's loss is f_i(x) = a_i/2 (x - b_i)², written as least squares: the sample (sqrt(a_i), sqrt(a_i) b_i) has the
-loss (sqrt(a_i) x - sqrt(a_i) b_i)²/2.  A client of size n_i holds it n_i times, which gives it the weight n_i / n.
+Client i's loss is f_i(x) = a_i/2 (x - b_i)², written as least squares: the sample (sqrt(a_i), sqrt(a_i)
+b_i) has the loss (sqrt(a_i) x - sqrt(a_i) b_i)²/2. A client of size n_i holds it n_i times, which gives it
+the weight n_i / n.
 """
 
 from dataclasses import dataclass
@@ -113,7 +114,7 @@ class Prox(Correction):
 
 @dataclass(frozen=True)
 class EMA(Correction):
-    """The moving-average control: step with g − c; c follows g (raw) or g − c (corrected), kept over rounds or not."""
+    """The moving-average control: step with g − c, where c follows g (raw) or g − c."""
 
     beta: float
     raw: bool
