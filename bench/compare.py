@@ -77,7 +77,7 @@ def compare_time(name, task, rounds):
     medians = {label: 1000 * statistics.median(values) for label, values in seconds.items()}
     print(
         f"{name}: bare {medians['bare']:.1f} ms a round, fedlib {medians['fedlib']:.1f} ms, ratio "
-        f"{medians['fedlib'] / medians['bare']:.3f} (pairs {min(ratios):.3f} to {max(ratios):.3f}), vectors equal"
+        f"{medians['fedlib'] / medians['bare']:.3f} ({min(ratios):.3f} to {max(ratios):.3f}), vectors equal"
     )
 
 

@@ -33,8 +33,15 @@ class History:
     sha256: str
     w: torch.Tensor | None = None
 
+    @property
+    def setting(self):
+        """One line for captions: data source, number format, device, seed."""
+        data, device = self.config["task"]["data"]["name"], self.config["environment"]["device"]
+        precision = "bfloat16" if self.config["method"]["local"]["bf16"] else "float32"
+        return f"{data}, {precision}, {device}, seed {self.config['seed']}"
+
     def series(self, name):
-        """Return two arrays: after which rounds ``name`` (say ``"loss"``) was measured, and its values."""
+        """Return two arrays: after which rounds ``name`` (accuracy, say) was measured, and its values."""
         found = [(line["t"] + 1, line[name]) for line in self.rounds if line.get(name) is not None]
         if not found:
             known = sorted({key for line in self.rounds for key in line})
@@ -114,7 +121,9 @@ def describe_run(task, method, seed, evaluate_every):
         "seed": describe(seed),
         "evaluate_every": evaluate_every,
         "environment": {
-            "command": sys.argv,
+            "command": " ".join(
+                Path(argument).name for argument in sys.argv
+            ),  # folders are nobody's business
             "fedlib": fedlib.__version__,
             "torch": torch.__version__,
             "numpy": np.__version__,

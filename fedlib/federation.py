@@ -84,7 +84,7 @@ def validate(method, task):
     if method.local.momentum and method.local.correction.plain_steps_only:
         raise ValueError(
             f"local momentum={method.local.momentum} does not go with {method.local.correction}, "
-            "which infers gradients from lr times the number of steps: set momentum=0 (on the server it is fine)"
+            "which infers gradients from lr times the number of steps: set momentum=0 (or use the server's)"
         )
     if not task.data.train_y.is_floating_point():
         module = task.new_model(seed=0).module

@@ -1,11 +1,13 @@
 """``shapes32``: generated 32×32 color pictures of ten shapes, for machines without CIFAR-10.
 
 A useful stand-in must be hard in the way pictures are. Position, size, rotation, and colors vary freely, so
-single pixels say little and a linear model does badly; weak contrast, an occluding bar and noise keep a
-small CNN well below 100 %. As in photographs the background gives a hint (each class has a favorite hue
-that it shows some of the time).
+single pixels say little and a linear model does badly; weak contrast, an occluding bar and noise keep a small
+CNN well below 100 %. As in photographs the background gives a hint (each class has a favorite hue that it
+shows some of the time).
 
-On 10,000 training and 2,000 test pictures: see ``tests/test_data.py`` for the measured accuracies.
+Measured with 10,000 training and 2,000 test pictures, batches of 32: logistic regression (lr 0.002) stays at
+33 % test accuracy from the fifth to the eighth epoch; the course's CNN (lr 0.05) reaches 34, 46, 60, 67, 73,
+75, 77 and 79 % after one to eight epochs. Guessing gives 10 %.
 """
 
 import numpy as np

@@ -34,8 +34,10 @@ class ClientStore:
     memory_limit : int
         Size in bytes above which an anonymous store moves from memory to disk.
 
-    Notes ----- Plain reads and writes rather than a memory map: on a full disk they raise an error, a map
-    kills the process.
+    Notes
+    -----
+    Plain reads and writes rather than a memory map: on a full disk they raise an error, but a map kills the
+    process.
     """
 
     def __init__(self, num_clients, d, path=None, memory_limit=2**28):

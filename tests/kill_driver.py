@@ -22,7 +22,7 @@ from fedlib.local import LocalSGD
 from fedlib.selection import Uniform
 from fedlib.server import ServerSGD
 
-ROUNDS = 6
+ROUNDS = 5
 
 
 def play(folder, rounds=ROUNDS):

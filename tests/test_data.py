@@ -340,7 +340,6 @@ def test_labels_outside_the_configured_classes_are_refused():
     [
         ("import fedlib", ["torch", "sklearn", "matplotlib", "pandas", "numpy"]),
         ("from fedlib import data; data.source_name()", ["torch", "sklearn", "torchvision", "PIL"]),
-        ("import fedlib.federation", ["sklearn", "torchvision", "pandas", "matplotlib", "PIL", "scipy"]),
         ("import fedlib.experiment", ["sklearn", "torchvision", "pandas", "matplotlib", "PIL", "scipy"]),
     ],
 )

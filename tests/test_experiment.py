@@ -36,7 +36,7 @@ def test_a_killed_run_continues_to_the_same_bits(tmp_path):
                           env=environment, timeout=120)  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert result["operations"] > 40 and result["interrupted"] > 10
+    assert result["operations"] > 30 and result["interrupted"] > 0
     assert all(all(outcome) for outcome in result["outcomes"])
 
 
@@ -203,6 +203,7 @@ def test_a_saved_history_comes_back(tmp_path):
     assert loaded.rounds == history.rounds and loaded.sha256 == history.sha256 and loaded.w is None
     assert loaded.config["method"]["local"]["correction"] == {"is": "Scaffold", "warm": False}
     assert loaded.config["task"]["data"]["name"] == "laboratory"
+    assert loaded.setting == "laboratory, float32, cpu, seed 0"
     assert loaded.config["environment"]["torch"] == torch.__version__
 
 

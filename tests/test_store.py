@@ -133,8 +133,8 @@ for client in range(10):
     store.commit()
 """
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
-    done = subprocess.run([sys.executable, "-c", script, tmp_path / "rows.bin"], capture_output=True, text=True,
-                          env=environment)  # fmt: skip
+    command = [sys.executable, "-c", script, tmp_path / "rows.bin"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert "rows.bin could not be written" in done.stderr and "make room" in done.stderr
 
 
