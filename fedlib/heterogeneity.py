@@ -38,7 +38,7 @@ def label_entropy(table):
     """
     shares = _shares(table)
     logs = np.log(shares, where=shares > 0, out=np.zeros_like(shares))
-    return float(-(shares * logs).sum(1).mean())
+    return abs(float((shares * logs).sum(1).mean()))  # abs: never -0.0
 
 
 def label_distance(table):
