@@ -54,7 +54,8 @@ def table(frame, digits=4):
     digits : int
     """
     header = [frame.index.name or "", *map(str, frame.columns)]
-    rows = [[str(index), *(_cell(value, digits) for value in frame.loc[index])] for index in frame.index]
+    # Row by row, not frame.values: that would turn whole numbers beside decimals into decimals.
+    rows = [[str(index), *(_cell(value, digits) for value in row)] for index, *row in frame.itertuples()]
     alignment = [":--" if _is_text(column) else "--:" for column in zip(*rows, strict=True)]
     text("\n".join("| " + " | ".join(cells) + " |" for cells in [header, alignment, *rows]))
 

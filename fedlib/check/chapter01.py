@@ -64,7 +64,8 @@ def weighted_objective(answer):
 def optimum(answer):
     """``optimum(a [K], b [K], p [K]) -> float``, the minimizer of Σ p_k a_k/2 (w − b_k)²."""
     rng = stream(0, "check", 102)
-    cases = [(np.array([1.0, 4.0]), np.array([0.0, 1.0]), np.array([0.8, 0.2]))]
+    # Numbers for which no two of the usual mistakes agree.
+    cases = [(np.array([1.0, 4.0]), np.array([1.0, 2.0]), np.array([0.7, 0.3]))]
     for num_clients in (2, 3, 6):
         p = rng.dirichlet(np.full(num_clients, 2.0))
         cases.append((rng.uniform(0.5, 5, num_clients), rng.normal(size=num_clients), p))
@@ -128,7 +129,7 @@ def expected_weights(answer):
 def unbiased_round(answer):
     """``unbiased_round(deltas [m, d], p [N], drawn [m], N) -> [d]``, right on average over all draws."""
     rng = stream(0, "check", 104)
-    for N, m, d in ((3, 3, 2), (4, 2, 3), (5, 3, 2)):
+    for N, m, d in ((4, 2, 3), (3, 3, 2), (5, 3, 2)):
         deltas, p = rng.normal(size=(N, d)) + 1.0, rng.dirichlet(np.ones(N))
         draws = [np.array(drawn) for drawn in combinations(range(N), m)]
         rows = [answer.array(answer(deltas[drawn], p, drawn, N), (d,)) for drawn in draws]
@@ -141,7 +142,7 @@ def unbiased_round(answer):
             "Average over every subset: small clients come out too heavy. Dividing by the weights of those drawn "
             "is what causes it.": renormalized,
             "That is the plain mean of the rows; p does not enter.": deltas.mean(axis=0),
-            "N times as long is right only if one client is drawn. With m drawn, each stands for N/m.": wanted * N,
+            "N times as long is right only if one client is drawn. With m drawn, each stands for N/m.": wanted * m,
             "p[:m] are the weights of the first m clients. You need those that were drawn, p[drawn].": first,
         }
         hint = next(

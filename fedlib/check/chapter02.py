@@ -29,13 +29,12 @@ def federated_standardize(answer):
     for sizes, d in (((20, 300), 3), ((50, 7, 1), 2)):
         parts = [rng.normal(loc=rng.normal(0, 3, d), scale=rng.uniform(0.5, 2, d), size=(n, d)) for n in sizes]
         pooled = np.concatenate(parts)
-        pair = answer([(len(X), X.sum(axis=0), (X**2).sum(axis=0)) for X in parts])
-        answer.expect(
-            hasattr(pair, "__len__") and len(pair) == 2,
+        mean, sd = answer.pair(
+            answer([(len(X), X.sum(axis=0), (X**2).sum(axis=0)) for X in parts]),
             "returns a pair (mean, sd)",
             "Return two vectors, the mean and the standard deviation: `return mean, sd`.",
         )
-        mean, sd = (answer.array(v, (d,), name) for v, name in zip(pair, ("the mean", "the sd"), strict=True))
+        mean, sd = answer.array(mean, (d,), "the mean"), answer.array(sd, (d,), "the sd")
         answer.expect(
             answer.close(mean, pooled.mean(axis=0)),
             "the mean is the pooled mean",
@@ -149,7 +148,7 @@ def fedavg_round(answer):
             answer.close(go([clients[0]] * 3, lr, 4), go([clients[0]], lr, 4)),
             "identical clients act like one",
             "Three identical hospitals went further than one. They must all start from the server's w, not each "
-            "from the previous one's result.",
+            "from the previous one's result, and what they changed is averaged, not added up.",
         )
         answer.expect(
             answer.close(go(clients[::-1], lr, 4), go(clients, lr, 4)),
@@ -225,13 +224,12 @@ def one_patient(answer):
     for d, label in ((3, 1.0), (6, 0.0), (30, 1.0), (30, 0.0)):
         w, x = rng.normal(size=d + 1) / np.sqrt(d), rng.normal(size=d)
         error = 1 / (1 + np.exp(-(x @ w[:-1] + w[-1]))) - label
-        pair = answer(error * np.append(x, 1.0))
-        answer.expect(
-            hasattr(pair, "__len__") and len(pair) == 2,
+        got, got_label = answer.pair(
+            answer(error * np.append(x, 1.0)),
             "returns a pair (x, y)",
             "Return the measurements and the diagnosis: `return x, y`.",
         )
-        got, got_label = answer.array(pair[0], (d,), "x"), answer.array(pair[1], (), "y")
+        got, got_label = answer.array(got, (d,), "x"), answer.array(got_label, (), "y")
         usual = {
             "You returned the coefficients' gradient, which is the error times x. Which entry of the gradient is the "
             "error alone?": error * x,
