@@ -1,4 +1,4 @@
-# make book | test | mutants | lab | clean        SCALE=full for the figures at full quality
+# make book | test | lab | clean | mutants | bench | records | timings        SCALE=full for full quality
 SCALE ?= quick
 PYTHON ?= python3
 CHAPTERS := $(wildcard notebooks/*.ipynb)
@@ -14,7 +14,7 @@ PY := .venv/bin/python
 READY := .venv/ready
 endif
 
-.PHONY: book test mutants timings lab clean FORCE
+.PHONY: book test mutants records bench timings lab clean FORCE
 
 book: $(EXECUTED)
 	@$(PY) tools/build_html.py $(SCALE)
@@ -29,6 +29,12 @@ test: $(READY)
 
 mutants: $(READY)
 	@$(PY) tools/mutants.py
+
+records: $(READY)
+	@$(PY) tools/records.py $(RUNS)
+
+bench: $(READY)
+	@$(PY) bench/compare.py
 
 timings: $(READY)
 	@$(PY) tools/timings.py $(SCALE)

@@ -1,10 +1,10 @@
 """What every notebook needs before its first idea: one line about where it runs, and its scale."""
 
-import importlib.util
 import json
 import os
 import platform
 import sys
+import warnings
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 
@@ -51,13 +51,35 @@ def device(use_torch):
 def data_source():
     """Name the source of image data on this machine, without loading anything.
 
-    Pages are re-executed when it changes.  Until a chapter uses images there is none.
+    Pages are re-executed when it changes.
     """
-    if importlib.util.find_spec("fedlib.data") is None:
-        return "scikit-learn's data sets"
     from fedlib import data
 
     return data.source_name()
+
+
+def images(num_train=50_000, num_test=10_000):
+    """Return CIFAR-10 or its stand-in, and say on the page if it is the stand-in.
+
+    Parameters
+    ----------
+    num_train, num_test : int
+        Pictures of each split, at most 50,000 and 10,000.
+
+    Returns
+    -------
+    fedlib.data.Dataset
+    """
+    from fedlib import data, show
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the banner says it better
+        pictures = data.images(num_train, num_test)
+    if pictures.name == data.SHAPES32:
+        show.text("> **These are not the real pictures.** CIFAR-10 was not found on this machine and could not be downloaded, so this "
+                  "page uses generated pictures of ten shapes instead. What it shows is the mechanism; its numbers cannot be compared "
+                  "with anybody's results on CIFAR-10.")  # fmt: skip
+    return pictures
 
 
 def scale(name, quick, full):

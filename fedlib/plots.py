@@ -14,6 +14,7 @@ from html import escape
 
 import matplotlib
 import matplotlib.pyplot as plt
+import numpy as np
 from IPython.display import HTML, display
 
 # Colors that stay apart for the color-blind and reach a contrast of 3:1 on white and on near-black.
@@ -170,6 +171,37 @@ def band(ax, x, runs, label, color, end=True):
     ax.plot(x, mean, color=color)
     if end:
         label_end(ax, x[-1], mean[-1], label, color)
+
+
+def heat_map(ax, table, xticklabels=None, yticklabels=None, **labels):
+    """Draw a table of counts as cells, each the darker the larger its share of its row.
+
+    Parameters
+    ----------
+    ax : matplotlib.axes.Axes
+    table : ndarray of shape [N, C]
+        Counts; a row without any stays empty.
+    xticklabels, yticklabels : sequence of str, optional
+        Names of the columns and rows; numbers by default.
+    **labels
+        Passed to ``ax.set``: ``xlabel``, ``ylabel``, ``title``.
+    """
+    rows, columns = table.shape
+    share = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
+    for (k, c), value in np.ndenumerate(share):
+        # Opacity instead of a color map: pale cells then fade into the page, be it white or black.
+        cell = plt.Rectangle((c - 0.46, k - 0.46), 0.92, 0.92, color=BLUE, alpha=0.06 + 0.94 * value, linewidth=0)
+        ax.add_patch(cell)
+    ax.grid(False)
+    ax.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5), **labels)
+    ax.set_xticks(range(columns))
+    ax.set_yticks(range(rows) if rows <= 20 else range(0, rows, 10))
+    if xticklabels is not None:
+        ax.set_xticklabels(xticklabels, rotation=40, ha="right")
+    if yticklabels is not None:
+        ax.set_yticklabels(yticklabels)
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
 
 
 def label_end(ax, x, y, label, color, dy=0):
