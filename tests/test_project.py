@@ -33,16 +33,17 @@ MODULES = sorted(
 
 # A module may import only what stands in a row above its own, except inside `fedlib.check`.
 LAYERS = [
-    "rng progress",
-    "objective metrics",
-    "flat store",
-    "data partition models hospitals",
-    "logreg drift control aggregate compress comm leakage privacy select secure byzantine personal",
-    "local upload",
+    "rng progress files shapes",
+    "objective metrics flat store download record cutting",
+    "data partition models hospitals context",
+    "task logreg drift correction control aggregate compress comm leakage privacy heterogeneity",
+    "selection server upload evaluate secure byzantine personal",
+    "local",
     "executor",
     "federation",
     "experiment",
-    "plots show notebook check",
+    "plots show check",
+    "notebook",
 ]
 LEVEL = {name: level for level, row in enumerate(LAYERS) for name in row.split()}
 
