@@ -202,7 +202,6 @@ MUTANTS = [
         no_description=('role="img" aria-label="{escape(alt, quote=True)}"', 'role="img"'),
         description_not_escaped=("escape(alt, quote=True)", "alt"),
         figures_left_open=("plt.close(figure)", "pass"),
-        date_in_the_figure=('metadata={"Date": None}', "metadata={}"),
         random_ids=('"svg.hashsalt": "fedlib",', ""),
         fixed_width=("max-width:100%;height:auto", "height:auto"),
         text_as_outlines=('"svg.fonttype": "none",', '"svg.fonttype": "path",'),

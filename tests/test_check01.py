@@ -48,7 +48,8 @@ def objective_with_tensor_shares(losses, sizes):
 
 
 def objective_with_single_tensors(losses, sizes):
-    return torch.dot(sizes / sizes.sum(), losses.float()).item()
+    # Works in single precision only: what torch makes of integers does not go with double precision.
+    return torch.dot(sizes / sizes.sum(), losses).item()
 
 
 def objective_in_single_precision(losses, sizes):
@@ -387,6 +388,13 @@ def test_other_wrong_answers_are_rejected(name, what):
 @pytest.mark.parametrize("name", EXERCISES)
 def test_nothing_makes_a_check_raise(name):
     assert_survives_everything(getattr(check, name), EXERCISES[name][0][0])
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_number_that_is_none_is_named_as_such(name, bad):
+    result = getattr(check, name)(lambda *args: bad * np.asarray(EXERCISES[name][0][0](*args)))
+    assert result.broken.endswith("is finite") and "division by zero" in result.hint
 
 
 @pytest.mark.parametrize("name", EXERCISES)
