@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+import mutants_core
+
 
 class Mutant(NamedTuple):
     name: str
@@ -286,4 +288,5 @@ MUTANTS = [
         average_every_step_unnoticed=("not np.allclose(go(clients, lr, 5), full, atol=1e-4),", "True,"),
         local_sd_hint_lost=("(local.mean(axis=0), p @ local, np.sqrt(p @ local**2))", "()"),
     ),
+    *(Mutant(**{**planted, "tests": tuple(planted["tests"])}) for planted in mutants_core.MUTANTS),
 ]

@@ -23,6 +23,6 @@ def test_the_mutated_files_are_python():
 
 
 def test_names_are_unique_and_every_module_has_mutants():
-    assert max(Counter(mutant.name for mutant in MUTANTS).values()) == 1
+    assert max(Counter((mutant.file, mutant.name) for mutant in MUTANTS).values()) == 1
     modules = {"rng", "objective", "logreg", "hospitals", "metrics", "plots", "show", "notebook", "progress"}
     assert {f"fedlib/{name}.py" for name in modules} <= {mutant.file for mutant in MUTANTS}
