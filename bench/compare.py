@@ -28,7 +28,7 @@ from fedlib.selection import Uniform
 from fedlib.task import Task
 
 ROOT = Path(__file__).parent.parent
-REPEATS = 7
+REPEATS = 5
 
 
 def cnn_task():
@@ -168,7 +168,7 @@ def main(part="all", argument=None):
         compare_imports()
     if part in ("all", "time"):
         compare_time("MLP", mlp_task(), rounds=50)
-        compare_time("CNN", cnn_task(), rounds=1)
+        compare_time("CNN", cnn_task(), rounds=2)
     if part in ("all", "memory"):
         compare_memory()
 
