@@ -1,0 +1,53 @@
+"""What a replaceable part may know about the round it works in."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedlib import rng
+from fedlib.flat import Layout
+
+
+@dataclass(frozen=True)
+class Context:
+    """The facts of one round, handed to every part.
+
+    Attributes
+    ----------
+    t : int
+        Round, from 0.
+    seed : int
+        Seed of the run.
+    drawn : array, shape [m], int
+        Clients drawn this round, in increasing order.
+    clients : array, shape [K], int
+        Those of them whose message is used (K ≤ m); before messages exist, the same as ``drawn``.
+    weights : array, shape [N], float64
+        The objective's weights p of *all* registered clients.
+    layout : Layout
+        Names and places of the parameters in the flat vector.
+    full_gradient : callable
+        ``full_gradient(k, w)`` → gradient of client k's mean loss f_k at w, shape ``[d]``.
+    client : int, optional
+        The client whose half of a part is running; None on the server.
+    """
+
+    t: int
+    seed: int
+    drawn: np.ndarray
+    clients: np.ndarray
+    weights: np.ndarray
+    layout: Layout
+    full_gradient: Callable
+    client: int | None = None
+
+    @property
+    def num_clients(self):
+        """Number of registered clients N."""
+        return len(self.weights)
+
+    def stream(self, purpose):
+        """Return this round's random generator for ``purpose``, one of its own for each client."""
+        ids = (self.t,) if self.client is None else (self.t, self.client)
+        return rng.stream(self.seed, purpose, *ids)

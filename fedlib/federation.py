@@ -1,0 +1,219 @@
+"""The round: select → local training → upload → aggregate → step; the library's only round loop.
+
+To follow a delta from a client to the model, read ``local.local_sgd``, ``client_work``, ``play_round`` and,
+where that calls them, the aggregator's ``combine`` and the server's ``step``.
+"""
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+import torch
+
+from fedlib import rng
+from fedlib.aggregate import WeightedMean
+from fedlib.context import Context
+from fedlib.executor import run_clients
+from fedlib.local import LocalSGD, full_gradient, local_sgd, make_batches
+from fedlib.selection import All
+from fedlib.server import ServerSGD
+from fedlib.store import ClientStore
+from fedlib.upload import Dense, num_bytes
+
+
+@dataclass(frozen=True)
+class Federation:
+    """A method: a choice of the five parts of a round.  The defaults are FedAvg (McMahan et al. 2017).
+
+    A round in which fewer than ``min_clients`` messages arrive is skipped: the model stays as it is.
+    """
+
+    local: LocalSGD
+    aggregate: object = field(default_factory=WeightedMean)
+    upload: object = field(default_factory=Dense)
+    step: object = field(default_factory=ServerSGD)
+    select: object = field(default_factory=All)
+    min_clients: int = 1
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything that one round hands to the next.
+
+    ``w`` is the model, ``server`` the correction's broadcast state, ``step`` the server step's private one,
+    and ``rows`` holds a ``ClientStore`` for each part (``"correction"``, ``"upload"``) that keeps rows.
+    """
+
+    t: int
+    w: torch.Tensor
+    server: dict
+    step: dict
+    rows: dict
+
+
+@dataclass(frozen=True)
+class Report:
+    """One client's share of a round: its payload and what stays with it, or why it was dropped."""
+
+    client: int
+    dropped: str | None = None
+    result: object = None
+    payload: dict = None
+    carry: dict = None
+    upload_row: object = None
+
+
+def validate(method, task):
+    """Refuse what cannot work, before any work; returns nothing.
+
+    Raises
+    ------
+    ValueError
+        Naming both things that do not go together, and why.
+    """
+    expected = method.select.expected_size(task.num_clients)
+    if expected > task.num_clients:
+        raise ValueError(
+            f"{method.select} draws {expected} clients, but the task has only {task.num_clients}"
+        )
+    if not 1 <= method.min_clients <= expected:
+        raise ValueError(
+            f"min_clients={method.min_clients} must lie between 1 and the {expected} clients that "
+            f"{method.select} draws"
+        )
+    if method.local.momentum and method.local.correction.plain_steps_only:
+        raise ValueError(
+            f"local momentum={method.local.momentum} does not go with {method.local.correction}, "
+            "which infers gradients from lr times the number of steps: set momentum=0 (on the server it is fine)"
+        )
+    if not task.data.train_y.is_floating_point():
+        module = task.new_model(seed=0).module
+        width = module(task.data.train_x[:1]).shape[1]
+        if width != task.data.num_classes:
+            raise ValueError(
+                f"the model has {width} outputs, but the task has num_classes={task.data.num_classes}: "
+                "build the last layer from the num_classes argument, never from a client's labels"
+            )
+
+
+def begin(task, method, model, seed, folder=None):
+    """Return the ``State`` before round 0: the model's initial vector and the correction's warm start.
+
+    ``folder`` holds the clients' rows; by default they live in memory or an anonymous file.
+    """
+    correction, w = method.local.correction, model.theta.clone()
+    rows = {}
+    for name, part in (("correction", correction), ("upload", method.upload)):
+        if size := part.row_size(model.layout):
+            rows[name] = ClientStore(task.num_clients, size, folder and folder / f"rows-{name}.bin")
+    everyone = np.arange(task.num_clients)
+    ctx = Context(
+        0, seed, everyone, everyone, task.weights, model.layout, partial(full_gradient, task, model)
+    )
+    server, start_rows = correction.prepare(ctx, w)
+    _write_rows(rows.get("correction"), start_rows)
+    return State(0, w, server, method.step.prepare(w), rows)
+
+
+def play_round(task, method, model, seed, state):
+    """Play one round.
+
+    Parameters
+    ----------
+    task : Task
+    method : Federation
+    model : FlatModel
+        A workspace; its content is overwritten.
+    seed : int
+    state : State
+        Its tensors are not changed; rows of clients whose message is used are.
+
+    Returns
+    -------
+    State
+        For the next round.
+    dict
+        What happened, ready for JSON.
+    """
+    jobs = method.select.draw(state.t, task.num_clients, rng.stream(seed, "select", state.t))
+    drawn = np.array([client for client, _ in jobs], dtype=np.int64)
+    ctx = Context(
+        state.t, seed, drawn, drawn, task.weights, model.layout, partial(full_gradient, task, model)
+    )
+    versions = {state.t: state.w}  # an asynchronous method would keep older models here
+
+    def work(workspace, client, version):
+        mine = replace(ctx, client=client, full_gradient=partial(full_gradient, task, workspace))
+        return client_work(mine, task, method, workspace, state, versions[version])
+
+    reports = run_clients(work, jobs, model)
+    used = [report for report in reports if not report.dropped]
+    ctx = replace(ctx, clients=np.array([report.client for report in used], dtype=np.int64))
+    line = _describe(state, reports, used)
+    if len(used) < method.min_clients:
+        reason = f"{len(used)} usable messages, min_clients is {method.min_clients}"
+        return replace(state, t=state.t + 1), {**line, "skipped": reason}
+
+    messages = method.upload.decode(ctx, [report.payload for report in used])
+    update, weights = method.aggregate.combine(ctx, messages["delta"])
+    w, step = method.step.step(state.step, state.w, update)
+    if not torch.isfinite(w).all():
+        return replace(state, t=state.t + 1), {**line, "skipped": "the new model would not be finite"}
+    server = method.local.correction.commit(ctx, state.server, messages)
+    _keep_rows(method.local.correction, state.rows, used, messages)
+    return State(state.t + 1, w, server, step, state.rows), {**line, "weights": [float(p) for p in weights]}
+
+
+def client_work(ctx, task, method, model, state, w):
+    """Run client ``ctx.client`` from the broadcast model ``w`` (shape ``[d]``) and return its ``Report``."""
+    client, correction = ctx.client, method.local.correction
+    if not task.sizes[client]:
+        return Report(client, dropped="no samples")
+    start, carry = correction.begin(ctx, state.server, _read_row(state.rows.get("correction"), client, w), w)
+    batches = make_batches(task.clients[client], method.local, ctx.stream("batches"), w.device)
+    result = local_sgd(method.local, task, model, start, batches, carry)
+    message = correction.end(ctx, carry, result)
+    broken = [name for name, vector in message.items() if not torch.isfinite(vector).all()]
+    if broken:
+        return Report(client, dropped=f"not finite: {', '.join(broken)}", result=result)
+    row = _read_row(state.rows.get("upload"), client, w)
+    payload, upload_row = method.upload.encode(ctx, message, row)
+    return Report(client, None, result, payload, carry, upload_row)
+
+
+def _keep_rows(correction, stores, used, messages):
+    """Let every client whose message was used keep its new rows."""
+    rows = {"correction": {}, "upload": {}}
+    for k, report in enumerate(used):
+        sent = {name: matrix[k] for name, matrix in messages.items()}
+        rows["correction"][report.client] = correction.keep(report.carry, sent)
+        rows["upload"][report.client] = report.upload_row
+    for name, store in stores.items():
+        _write_rows(store, rows[name])
+
+
+def _write_rows(store, rows):
+    for client, row in rows.items():
+        if row is not None:
+            store.write(client, row.cpu().numpy())
+    if store is not None:
+        store.commit()
+
+
+def _read_row(store, client, like):
+    row = store.read(client) if store is not None else None
+    return None if row is None else torch.from_numpy(row).to(like.device)
+
+
+def _describe(state, reports, used):
+    samples = sum(report.result.samples for report in used)
+    return {
+        "t": state.t,
+        "clients": [report.client for report in used],
+        "dropped": {str(report.client): report.dropped for report in reports if report.dropped},
+        "steps": [report.result.steps for report in used],
+        "lr": sorted({report.result.lr for report in used}),
+        "train_loss": sum(r.result.loss * r.result.samples for r in used) / samples if samples else None,
+        "bytes_down": len(reports) * (num_bytes({"w": state.w}) + num_bytes(state.server)),
+        "bytes_up": sum(num_bytes(report.payload) for report in used),
+    }

@@ -1,0 +1,147 @@
+"""Part 2 of a round: what a client does with the model it receives.
+
+Local SGD walks through the client's own samples in minibatches and reports how far it came: the *delta* y −
+w, never the weights themselves.
+"""
+
+import contextlib
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from fedlib.correction import Correction
+
+
+@dataclass(frozen=True)
+class LocalSGD:
+    """Settings of local training.
+
+    Parameters
+    ----------
+    lr : float
+        Local learning rate η.
+    epochs : int
+        Local epochs E: passes over the client's own samples in one round.
+    batch_size : int or None
+        Samples a step; None takes all of the client's samples at once.
+    momentum : float
+        Heavy-ball momentum *within* a round.  It starts from zero in every round.
+    correction : Correction
+        What bends each gradient.
+    bf16 : bool
+        Compute forward and backward passes in bfloat16 (parameters stay float32): faster, less exact.
+    """
+
+    lr: float
+    epochs: int = 1
+    batch_size: int | None = 32
+    momentum: float = 0.0
+    correction: Correction = field(default_factory=Correction)
+    bf16: bool = False
+
+    def __post_init__(self):
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            raise ValueError(f"lr must be positive and finite, got {self.lr}")
+        if not (isinstance(self.epochs, int) and self.epochs >= 1):
+            raise ValueError(f"epochs must be an integer of at least 1, got {self.epochs!r}")
+        if self.batch_size is not None and not (isinstance(self.batch_size, int) and self.batch_size >= 1):
+            raise ValueError(
+                f"batch_size must be an integer of at least 1, or None for all, got {self.batch_size!r}"
+            )
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must lie in [0, 1), got {self.momentum}")
+        if not isinstance(self.correction, Correction):
+            raise TypeError(
+                f"correction must be a Correction, got {self.correction!r}: did you forget the brackets?"
+            )
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """What local training reports: ``delta`` (shape ``[d]``, from where it started), and what it cost.
+
+    ``steps`` and ``samples`` are counted, not derived; ``lr`` is the one that was used; ``loss`` is the
+    mean training loss over all samples seen, each at its own step.
+    """
+
+    delta: torch.Tensor
+    steps: int
+    samples: int
+    lr: float
+    loss: float
+
+
+def local_sgd(settings, task, model, start, batches, carry):
+    """Run SGD from ``start`` over ``batches`` and return how far it came.
+
+    y ← y − η · correct(∇ℓ(y; batch)), once for each batch (McMahan et al. 2017, ClientUpdate).
+
+    Parameters
+    ----------
+    settings : LocalSGD
+    task : Task
+        Holds the training samples and the loss.
+    model : FlatModel
+        A workspace: what it held before does not matter.
+    start : tensor, shape [d]
+        Not changed.
+    batches : list of index tensors
+        Positions in the training set, one tensor a step.
+    carry : dict
+        What the correction carries along.
+
+    Returns
+    -------
+    LocalResult
+    """
+    x, y = task.data.train_x, task.data.train_y
+    correct, lr, momentum = settings.correction.correct, settings.lr, settings.momentum
+    theta = model.theta
+    model.load(start)
+    velocity = torch.zeros_like(theta) if momentum else None  # fresh in every round
+    loss_sum = torch.zeros((), device=theta.device)
+    for batch in batches:
+        with _precision(theta.device, settings.bf16):
+            loss = task.loss(model(x[batch]), y[batch])
+        step = correct(model.gradient(loss), theta, carry)
+        if momentum:
+            step = velocity.mul_(momentum).add_(step)
+        theta.sub_(step, alpha=lr)
+        loss_sum.add_(loss.detach(), alpha=len(batch))
+    samples = sum(len(batch) for batch in batches)
+    return LocalResult(theta - start, len(batches), samples, lr, float(loss_sum) / samples)
+
+
+def make_batches(indices, settings, rng, device="cpu"):
+    """Shuffle ``indices`` anew for each local epoch and cut them into minibatches.
+
+    The last, smaller batch of an epoch is used as well: a client with fewer samples than ``batch_size`` would
+    otherwise never train.
+    """
+    size = settings.batch_size or len(indices)
+    batches = []
+    for _ in range(settings.epochs):
+        order = torch.from_numpy(indices[rng.permutation(len(indices))]).to(device)
+        batches.extend(order.split(size))
+    return batches
+
+
+def full_gradient(task, model, client, w, chunk=1000):
+    """Return ∇f_k(w), the gradient of the client's mean loss over all its samples, shape ``[d]``."""
+    indices = task.clients[client]
+    if not len(indices):
+        raise ValueError(f"client {client} has no samples: its gradient is not defined")
+    model.load(w)
+    total = torch.zeros_like(model.theta, dtype=torch.float64)
+    for part in np.array_split(indices, -(-len(indices) // chunk)):
+        part = torch.from_numpy(part)
+        loss = task.loss(model(task.data.train_x[part]), task.data.train_y[part])
+        total.add_(model.gradient(loss), alpha=len(part) / len(indices))
+    return total.float()
+
+
+def _precision(device, bf16):
+    # Entered for each forward pass: autocast caches its bfloat16 copies of the weights until it is left.
+    return torch.autocast(device.type, dtype=torch.bfloat16) if bf16 else contextlib.nullcontext()
