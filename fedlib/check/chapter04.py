@@ -133,8 +133,9 @@ def _client(rng, n, features, classes):
 
 def _network(shapes, values):
     features, hidden, classes = shapes
-    layers = torch.nn.Linear(features, hidden), torch.nn.Tanh(), torch.nn.Linear(hidden, classes)
-    model = torch.nn.Sequential(*layers)
+    # Drawing initial values would move the reader's global generator.
+    linear = partial(torch.nn.utils.skip_init, torch.nn.Linear)
+    model = torch.nn.Sequential(linear(features, hidden), torch.nn.Tanh(), linear(hidden, classes))
     torch.nn.utils.vector_to_parameters(torch.from_numpy(values.copy()), model.parameters())
     return model
 
@@ -156,7 +157,8 @@ def _near(got, wanted):
 @exercise("Exercise 4.3, work")
 def work(answer):
     """``work(sizes [K], batch_size, epochs, rounds) -> (samples, depth)`` of FedAvg with all K clients."""
-    cases = (((40, 100, 70), 32, 2, 3), ((5, 64), 32, 3, 4), ((210,), 32, 2, 3), ((9, 9, 1, 30), 10, 1, 7))
+    # For the first case no two of the usual mistakes agree; the third is its centralized training.
+    cases = (((40, 130, 10), 32, 3, 4), ((5, 64), 32, 3, 4), ((180,), 32, 3, 4), ((9, 9, 1, 30), 10, 1, 7))
     for sizes, batch_size, epochs, rounds in cases:
         samples, depth = answer.pair(
             answer(np.array(sizes), batch_size, epochs, rounds),
