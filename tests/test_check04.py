@@ -171,9 +171,8 @@ DELTA_WRONG = {
     "is there a step after the gradient?": lambda model, w, X, y, lr: torch.zeros_like(w),
     "One step of plain gradient descent": stepping(change, steps=2),
     "You apply the learning rate twice": stepping(lambda y, w, lr: lr * (y - w)),
-    "the delta is the step itself": lambda model, w, X, y, lr: delta_with_autograd(model, w, X, y, 1.0)
-    * (lr > 0),
-    "That is the gradient": lambda model, w, X, y, lr: -delta_with_autograd(model, w, X, y, 1.0) * (lr > 0),
+    "does lr enter?": lambda model, w, X, y, lr: delta_with_autograd(model, w, X, y, 1.0),
+    "That is the gradient": lambda model, w, X, y, lr: -delta_with_autograd(model, w, X, y, 1.0),
 }
 
 
@@ -197,7 +196,8 @@ def no_clone(model, w, X, y, lr):
 
 DELTA_ALSO_WRONG = {
     "w and y share storage": no_clone,
-    "the gradient, whatever lr": lambda model, w, X, y, lr: -delta_with_autograd(model, w, X, y, 1.0),
+    "divided by lr": lambda model, w, X, y, lr: delta_by_hand(model, w, X, y, lr) / lr,
+    "no gradient of the loss": lambda model, w, X, y, lr: -lr * torch.ones_like(w),
     "Adam": adam,
     "an update of w": lambda model, w, X, y, lr: w.add_(delta_by_hand(model, w, X, y, lr)),
     "the wrong loss": stepping(

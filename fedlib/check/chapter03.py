@@ -128,7 +128,7 @@ def three_party(answer):
         exact = [table[0, [cat, dog]].tolist(), table[1, [bird, airplane]].tolist()]
         answer.expect(
             exact == [[most, most]] * 2,
-            "70 % of each of the four classes",
+            "70 % of each of the four classes, so 7,000, 7,000 and 36,000 of 50,000 images",
             f"70 % of a class of {per_class:,} are {most:,}. Your first party holds {exact[0][0]:,} cats and "
             f"{exact[0][1]:,} dogs, your second {exact[1][0]:,} birds and {exact[1][1]:,} airplanes.",
         )
@@ -146,12 +146,6 @@ def three_party(answer):
                 "Two different generators give the same split. Which 70 % a party gets is drawn at random, "
                 "from rng.",
             )
-    sizes = [len(part) for part in parts]
-    answer.expect(
-        sizes == [7000, 7000, 36000],
-        "7,000, 7,000 and 36,000 of 50,000 images",
-        f"Your parties hold {sizes} of 50,000 images.",
-    )
 
 
 def _same(a, b):
