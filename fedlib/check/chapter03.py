@@ -79,7 +79,7 @@ def _distances(table, reference):
     return np.array([1 - np.minimum(row / row.sum(), reference).sum() for row in table])
 
 
-@exercise("Exercise 3.2, three_party")
+@exercise("Exercise 3.3, three_party")
 def three_party(answer):
     """``three_party(y [n], rng) -> three index arrays``, two specialists and the rest; CIFAR-10's order."""
     cat, dog, bird, airplane = 3, 5, 2, 0
@@ -168,7 +168,7 @@ def _index_arrays(answer, value, count):
     return [answer.array(part, (size,), "an index array") for part, size in zip(parts, sizes, strict=True)]
 
 
-@exercise("Exercise 3.3, expected_entropy")
+@exercise("Exercise 3.2, expected_entropy")
 def expected_entropy(answer):
     """``expected_entropy(alpha, num_classes) -> float``, in nats, of a class mix drawn from Dir(α, …, α)."""
     for C in (10, 3):
