@@ -125,7 +125,7 @@ class FlatModel:
 
 
 def is_finite(vector):
-    """Return whether ``vector`` (not empty) holds neither NaN nor infinity, in one pass without temporaries."""
+    """Return whether ``vector`` (not empty) holds neither NaN nor infinity, in one pass."""
     return all(math.isfinite(bound) for bound in torch.aminmax(vector))  # NaN propagates to both bounds
 
 
