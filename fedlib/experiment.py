@@ -17,6 +17,7 @@ from fedlib import record as records
 from fedlib.evaluate import evaluate
 from fedlib.executor import one_thread
 from fedlib.federation import State, begin, play_round, validate
+from fedlib.progress import progress
 from fedlib.store import ClientStore
 
 
@@ -101,7 +102,7 @@ def run(task, method, rounds, seed=0, record=None, evaluate_every=1):
                 raise ValueError(
                     f"{record} has {len(lines)} rounds already, more than {rounds}: ask for that many"
                 )
-        while state.t < rounds:
+        for _ in progress(range(state.t, rounds), "rounds"):
             state, line = play_round(task, method, model, seed, state)
             if evaluate_every and state.t % evaluate_every == 0:
                 line.update(evaluate(task, model, state.w))

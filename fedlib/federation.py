@@ -14,6 +14,7 @@ from fedlib import rng
 from fedlib.aggregate import WeightedMean
 from fedlib.context import Context
 from fedlib.executor import run_clients
+from fedlib.flat import is_finite
 from fedlib.local import LocalSGD, full_gradient, local_sgd, make_batches
 from fedlib.selection import All
 from fedlib.server import ServerSGD
@@ -157,7 +158,7 @@ def play_round(task, method, model, seed, state):
     messages = method.upload.decode(ctx, [report.payload for report in used])
     update, weights = method.aggregate.combine(ctx, messages["delta"])
     w, step = method.step.step(state.step, state.w, update)
-    if not torch.isfinite(w).all():
+    if not is_finite(w):
         return replace(state, t=state.t + 1), {**line, "skipped": "the new model would not be finite"}
     server = method.local.correction.commit(ctx, state.server, messages)
     _keep_rows(method.local.correction, state.rows, used, messages)
@@ -173,7 +174,7 @@ def client_work(ctx, task, method, model, state, w):
     batches = make_batches(task.clients[client], method.local, ctx.stream("batches"), w.device)
     result = local_sgd(method.local, task, model, start, batches, carry)
     message = correction.end(ctx, carry, result)
-    broken = [name for name, vector in message.items() if not torch.isfinite(vector).all()]
+    broken = [name for name, vector in message.items() if not is_finite(vector)]
     if broken:
         return Report(client, dropped=f"not finite: {', '.join(broken)}", result=result)
     row = _read_row(state.rows.get("upload"), client, w)

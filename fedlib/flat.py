@@ -6,6 +6,7 @@ parameters live in one vector ``theta``, all gradients in one vector ``grad``, a
 network is a *view* into them, so nothing is ever packed or unpacked.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -121,6 +122,11 @@ class FlatModel:
         if not _same(parameter.grad, grad_view):
             raise RuntimeError(_BROKEN)
         return self.grad
+
+
+def is_finite(vector):
+    """Return whether ``vector`` (not empty) holds neither NaN nor infinity, in one pass."""
+    return all(math.isfinite(bound) for bound in torch.aminmax(vector))  # NaN propagates to both bounds
 
 
 _BROKEN = (

@@ -30,10 +30,8 @@ class Recipe:
     repair: bool = True
 
     def __post_init__(self):
-        for name, least in (("num_clients", 1), ("min_size", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, (int, np.integer)) or value < least:
-                raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+        _check_integer("num_clients", self.num_clients, 1)
+        _check_integer("min_size", self.min_size, 0)
 
     def __call__(self, labels, features=None):
         """Cut the training set.
@@ -98,6 +96,10 @@ class shards(Recipe):
     """
 
     per_client: int = 2
+
+    def __post_init__(self):
+        super().__post_init__()
+        _check_integer("per_client", self.per_client, 1)
 
     def split(self, labels, features, rng):
         shuffled = rng.permutation(len(labels))
@@ -228,6 +230,11 @@ class feature_skew(Recipe):
         rank = np.argsort(np.argsort(means, kind="stable"), kind="stable")
         score = self.strength * rank + (1 - self.strength) * rng.permutation(len(labels))
         return np.array_split(np.argsort(score, kind="stable"), self.num_clients)
+
+
+def _check_integer(name, value, least):
+    if not isinstance(value, (int, np.integer)) or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
 
 
 def _check_alpha(alpha):

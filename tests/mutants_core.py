@@ -41,6 +41,13 @@ MUTANTS = [
     mutant(
         "layout shifted", "flat.py", "        start = stop\n", "        start = stop - 1\n", "test_flat.py"
     ),
+    mutant(
+        "NaN hides in the largest number",
+        "flat.py",
+        "in torch.aminmax(vector))",
+        "in (vector[vector > 0].sum(),))",
+        "test_flat.py",
+    ),
     # store
     mutant(
         "one slot a row", "store.py", "self._slots[client][0] ^ 1", "self._slots[client][0]", "test_store.py"
@@ -324,14 +331,14 @@ MUTANTS = [
     mutant(
         "NaN reaches the mean",
         "federation.py",
-        "if not torch.isfinite(vector).all()]",
+        "if not is_finite(vector)]",
         "if False]",
         "test_federation.py",
     ),
     mutant(
         "NaN model committed",
         "federation.py",
-        "if not torch.isfinite(w).all():",
+        "if not is_finite(w):",
         "if False:",
         "test_federation.py",
     ),

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from two_clients import Line, Scaffold, laboratory, local
+from two_clients import Given, Line, Scaffold, laboratory, local
 
 from fedlib import experiment, models
-from fedlib.experiment import describe, load_history, run
+from fedlib.experiment import describe, fingerprint, load_history, run
 from fedlib.federation import Federation
 from fedlib.selection import Uniform
 
@@ -132,6 +132,16 @@ def test_a_record_of_other_data_is_refused(tmp_path):
     run(laboratory(sizes=(3, 1)), method, 1, record=tmp_path / "r")
     with pytest.raises(ValueError, match="its task"):
         run(laboratory(sizes=(4, 1)), method, 1, record=tmp_path / "r")
+
+
+def test_the_fingerprint_tells_owners_and_labels_apart():
+    task = laboratory(sizes=(3, 1))
+    other_owners = dataclasses.replace(task, partition=Given((2, 2)))
+    other_labels = dataclasses.replace(
+        task, data=dataclasses.replace(task.data, train_y=task.data.train_y + 1)
+    )
+    assert len({fingerprint(each) for each in (task, other_owners, other_labels)}) == 3
+    assert fingerprint(laboratory(sizes=(3, 1))) == fingerprint(task)
 
 
 def test_a_folder_with_something_else_in_it_is_not_touched(tmp_path):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedlib import models
-from fedlib.flat import FlatModel
+from fedlib.flat import FlatModel, is_finite
 
 
 def network(seed=0):
@@ -119,6 +119,15 @@ def test_gradients_that_left_the_vector_are_noticed():
     model.module.zero_grad(set_to_none=True)
     with pytest.raises(RuntimeError, match="no longer views"):
         model.gradient(model(torch.randn(4, 2, 5, 5)).sum())
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("place", [0, 5, 9])
+def test_one_bad_number_is_found_wherever_it_is(bad, place):
+    vector = torch.full((10,), 3e38)  # large, but finite: sums and squares of it are not
+    assert is_finite(vector) and is_finite(-vector)
+    vector[place] = bad
+    assert not is_finite(vector)
 
 
 def test_a_deep_copy_is_refused():

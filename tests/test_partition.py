@@ -251,10 +251,12 @@ def test_labels_must_be_a_list_of_integers(labels):
         iid(num_clients=1)(labels)
 
 
-@pytest.mark.parametrize(("name", "value"), [("num_clients", 0), ("num_clients", 2.5), ("min_size", -1)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("num_clients", 0), ("num_clients", 2.5), ("min_size", -1), ("per_client", 0)]
+)
 def test_impossible_numbers_are_refused(name, value):
     with pytest.raises(ValueError, match=f"{name} must be an integer.*{value}"):
-        iid(**{"num_clients": 2, name: value})
+        shards(**{"num_clients": 2, name: value})
 
 
 def test_an_alpha_beyond_floating_point_is_refused_instead_of_giving_nan():

@@ -33,17 +33,20 @@ MODULES = sorted(
 
 # A module may import only what stands in a row above its own, except inside `fedlib.check`.
 LAYERS = [
-    "rng progress files shapes",
-    "objective metrics flat store download record cutting",
-    "data partition models hospitals context",
-    "task logreg drift correction control aggregate compress comm leakage privacy heterogeneity",
-    "selection server upload evaluate secure byzantine personal",
+    "rng progress files cutting shapes",
+    "objective metrics download record correction",
+    "flat store",
+    "data partition models hospitals heterogeneity",
+    "context task",
+    "logreg drift control aggregate compress comm leakage privacy secure byzantine personal",
+    "selection server upload evaluate",
     "local",
     "executor",
     "federation",
     "experiment",
-    "plots show check",
-    "notebook",
+    "results",
+    "plots show",
+    "notebook check",
 ]
 LEVEL = {name: level for level, row in enumerate(LAYERS) for name in row.split()}
 

@@ -27,8 +27,8 @@ def pictures(num_train, num_test):
 
 @cache
 def held_out():
-    """Return the same 10,000 training pictures with 2,000 of them set aside, to choose learning rates on."""
-    return data.hold_out(pictures(10_000, 5_000), 2_000)
+    """Return the same 5,000 training pictures with 1,000 of them set aside, to choose learning rates on."""
+    return data.hold_out(pictures(5_000, 2_000), 1_000)
 
 
 @cache
@@ -43,8 +43,8 @@ def small_table():
 
 
 CUTS = {
-    "iid": partition.iid(num_clients=10),
-    "dirichlet": partition.dirichlet(alpha=0.3, num_clients=10),
+    "iid": partition.iid(num_clients=5),
+    "dirichlet": partition.dirichlet(alpha=0.3, num_clients=5),
     "three_party": partition.three_party(),
     "centralized": partition.iid(num_clients=1),
 }
@@ -64,7 +64,7 @@ def cnn_experiments():
         for cut in CUTS:
             select = Uniform(2) if cut == "three_party" else None
             yield (f"chapter04/{cut}-seed{seed}",
-                   lambda cut=cut, select=select: cnn(cut, chosen_lr(cut), pictures(10_000, 5_000), select), 20, seed)
+                   lambda cut=cut, select=select: cnn(cut, chosen_lr(cut), pictures(5_000, 2_000), select), 20, seed)
 
 
 def chosen_lr(cut):
