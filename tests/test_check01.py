@@ -109,7 +109,9 @@ OBJECTIVE_ALSO_WRONG = {
     "the sizes": lambda losses, sizes: sizes / sum(sizes),
     "rounded": lambda losses, sizes: round(objective_with_numpy(losses, sizes), 5),
     "text": lambda losses, sizes: str(objective_with_numpy(losses, sizes)),
-    "text in an array": lambda losses, sizes: np.array(str(objective_with_numpy(losses, sizes)), dtype=object),
+    "text in an array": lambda losses, sizes: np.array(
+        str(objective_with_numpy(losses, sizes)), dtype=object
+    ),
     "n − 1 for n": lambda losses, sizes: np.sum(losses * sizes) / (np.sum(sizes) - 1),
 }
 

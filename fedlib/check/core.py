@@ -165,8 +165,8 @@ class Answer:
         except Exception:
             return f"argument {i + 1}"
 
-    def array(self, value, shape, what="the result", wanted="", finite=True):
-        """Return a result as float64 of the given shape, or fail with the shape it has."""
+    def array(self, value, shape, what="the result", wanted=""):
+        """Return a result as float64 of the given shape, or fail with what it is and what is wanted."""
         try:
             array = value.detach().cpu().numpy() if callable(getattr(value, "detach", None)) else value
             array = np.asarray(array)
@@ -190,7 +190,7 @@ class Answer:
         if value.shape != shape:
             hint = f"Expected {'one number' if shape == () else f'shape {shape}'}, got an array of shape {value.shape}."
             raise _Failed(f"{what} has the right shape", f"{hint} {wanted}".strip())
-        if finite and not np.isfinite(value).all():
+        if not np.isfinite(value).all():
             raise _Failed(f"{what} is finite", f"Got {value}. {self.undefined}")
         return value
 
