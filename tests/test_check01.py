@@ -405,6 +405,12 @@ def test_a_number_that_is_none_is_named_as_such(name, bad):
 
 
 @pytest.mark.parametrize("name", EXERCISES)
+def test_a_wrong_shape_is_named_as_such(name):
+    result = getattr(check, name)(lambda *args: np.ones((2, 3, 4)))
+    assert result.broken.endswith("has the right shape") and "(2, 3, 4)" in result.hint
+
+
+@pytest.mark.parametrize("name", EXERCISES)
 def test_inputs_are_left_as_they_are(name):
     assert_rejects_changed_inputs(getattr(check, name), EXERCISES[name][0][0])
 

@@ -263,10 +263,10 @@ TRAIN_WRONG = {
     "not at the w where you started": lambda w, X, y, lr, epochs, l2: train_pulled_to_the_start(
         w, X, y, lr, epochs, l2
     ),
-    "With epochs = 3 you take 1 steps": lambda w, X, y, lr, epochs, l2: train_with_numpy(
+    "For epochs = 3 the number of your steps is 1": lambda w, X, y, lr, epochs, l2: train_with_numpy(
         w, X, y, lr, min(epochs, 1), l2
     ),
-    "With epochs = 8 you take 0 steps": lambda w, X, y, lr, epochs, l2: (
+    "For epochs = 8 the number of your steps is 0": lambda w, X, y, lr, epochs, l2: (
         w if epochs > 3 else train_with_numpy(w, X, y, lr, epochs, l2)
     ),
     "nobody moves": every_step(lambda w, X, y, lr, l2: w - 0.1 * step(w, X, y, l2)),
@@ -408,7 +408,7 @@ ROUND_WRONG = {
         weights=sizes_of(clients),
     ),
     "for every number of epochs": round_after(weights=lambda n, epochs: n if epochs == 1 else n**0),
-    "With epochs = 5 your clients take 9 steps": round_after(lambda epochs: 2 * epochs - 1),
+    "For epochs = 5 the number of each client's steps is 9": round_after(lambda epochs: 2 * epochs - 1),
     "Each w_k is `epochs` plain steps": round_after(l2=0.1),
     "weigh them by n_k/n": lambda w, clients, lr, epochs: models_of(w, clients, lr, epochs).mean(axis=0),
     "each from the previous": round_client_after_client,
@@ -656,6 +656,8 @@ HINTS = [
     ("local_train", TRAIN_ALSO_WRONG, "patient by patient, a share of lr each", "One epoch is one step"),
     ("local_train", TRAIN_ALSO_WRONG, "lr and the mean forgotten", "1/lr times too long"),
     ("local_train", TRAIN_ALSO_WRONG, "penalty in the last step", "belongs to every step"),
+    ("local_train", TRAIN_ALSO_WRONG, "one epoch too many", "you take two steps"),
+    ("local_train", TRAIN_ALSO_WRONG, "rounded", "look rounded"),
     ("local_train", TRAIN_ALSO_WRONG, "X is changed", "You changed `X` in place"),
     ("local_train", TRAIN_WRONG, "has the gradient l2·w", "intercept left out"),
     ("fedavg_round", ROUND_ALSO_WRONG, "the sum of the changes", "added up"),

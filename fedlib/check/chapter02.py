@@ -132,7 +132,9 @@ def local_train(answer):
         answer.expect(
             answer.close(step, lr * gradient),
             "one epoch is w − lr ∇f_k(w)",
-            "One step with y as ±1, or without the intercept, is not this gradient. Compare with "
+            "With epochs = 1 you take two steps. How often does your loop run?"
+            if answer.close(one, _descend(w, X, y, lr, [0.0] * 2))
+            else "One step with y as ±1, or without the intercept, is not this gradient. Compare with "
             f"finite differences: {np.round(lr * gradient, 4).tolist()}, yours {np.round(step, 4).tolist()}.",
         )
         penalized = w - train(w, X, y, lr, 1, 0.5)
@@ -162,7 +164,7 @@ def local_train(answer):
                     _pulled_to_the_start(w, X, y, lr, epochs, l2),
                 ),
                 **{
-                    f"With epochs = {epochs} you take {steps} steps: the loop must run `epochs` times.": (
+                    f"For epochs = {epochs} the number of your steps is {steps}: the loop must run `epochs` times.": (
                         _descend(w, X, y, lr, [l2] * steps),
                     )
                     for steps in range(2 * epochs + 1)
@@ -253,8 +255,8 @@ def fedavg_round(answer):
                 "With several epochs all hospitals got the same weight. The weights are n_k/n for every number of "
                 "epochs.": models(epochs).mean(axis=0),
                 **{
-                    f"With epochs = {epochs} your clients take {steps} steps each: the local loop must run `epochs` "
-                    "times.": p @ models(steps)
+                    f"For epochs = {epochs} the number of each client's steps is {steps}: the local loop must run "
+                    "`epochs` times.": p @ models(steps)
                     for steps in range(2 * epochs + 1)
                     if steps != epochs
                 },

@@ -49,6 +49,9 @@ class Result:
         return repr(self).replace(self.exercise, f"**{self.exercise}**", 1)
 
 
+ROUNDED = "(Your numbers look rounded: return them as they are.)"
+
+
 class _Failed(Exception):
     pass
 
@@ -92,6 +95,7 @@ class Answer:
         self.properties = []
         self.answered = False
         self.tolerance = 1e-6
+        self.rounded = False  # whether the last result looks like it
         self.undefined = "Look for a division by zero, an overflow or the root of a negative number."
         self.in_place = {}
         self._prepare = _numpy  # how this answer likes its inputs; found out by trying
@@ -184,6 +188,7 @@ class Answer:
             self.tolerance = 2e-4
         elif _looks_single(numbers):
             self.tolerance = max(self.tolerance, 1e-5)
+        self.rounded = np.array_equal(numbers, numbers.round(6)) and not np.array_equal(numbers, numbers.round(2))
         value = numbers
         if value.shape != shape and value.size == 1 and shape == ():
             value = value.reshape(())
@@ -210,7 +215,7 @@ class Answer:
     def expect(self, holds, description, hint):
         """Record a property that holds, or fail the check with the hint."""
         if not holds:
-            raise _Failed(description, hint)
+            raise _Failed(description, f"{hint} {ROUNDED}" if self.rounded else hint)
         if description not in self.properties:
             self.properties.append(description)
 
