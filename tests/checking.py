@@ -3,8 +3,23 @@
 import copy
 
 import numpy as np
+import pytest
 
 from fedlib.check.core import Result
+
+
+class Hostile:
+    """Raises whatever is done with it."""
+
+    def _raise(self, *_, **__):
+        raise RuntimeError("no")
+
+    __repr__ = __array__ = __iter__ = __len__ = __float__ = __eq__ = __hash__ = _raise
+
+
+class NotATensor:
+    detach = 1
+
 
 # What a function may return by accident.  "None" and "..." stand for a stub with a branch that was forgotten.
 NONSENSE = {
@@ -29,6 +44,12 @@ NONSENSE = {
     "nested pair": ((1, 2), (3, 4)),
     "an empty pair": ([], []),
     "bytes": b"ab",
+    "digits": "1.73",
+    "a date": np.datetime64("2024-02-29"),
+    "a pair of durations": (np.timedelta64(1, "D"), np.timedelta64(1, "D")),
+    "what cannot be shown": Hostile(),
+    "a pair that cannot be shown": (Hostile(), Hostile()),
+    "detach is no method": NotATensor(),
 }
 
 
@@ -78,12 +99,18 @@ def assert_survives_everything(check, right, calls=(1, 2, 3, 4, 6)):
     """Whatever comes back, at whichever call, the check answers with a result that says something."""
     assert check(stub).status == "not done"
     assert "not done yet" in repr(check(stub))
+    assert check(unfinished).status == check(lambda *_: None).status == "not done"
+    result = check(printing)
+    assert result.status == "failed" and "`return`" in result.hint, result
+    with pytest.raises(KeyboardInterrupt):
+        check(failing_at(1, right, KeyboardInterrupt()))
     bad = {
         **NONSENSE,
         "error": ZeroDivisionError("division by zero"),
         "type error": TypeError("no"),
         "no memory": MemoryError(),
         "recursion": RecursionError("too deep"),
+        "exit": SystemExit("bye"),
     }
     for call in calls:
         for name, what in bad.items():
@@ -114,14 +141,31 @@ class Counted:
         return self.function(*args)
 
 
-def assert_leaves_arguments_to_the_check(check, right):
-    """An answer that scribbles on what it was given is judged by what it returns."""
+def assert_rejects_changed_inputs(check, right):
+    """An answer that is right but overwrites an array that it was given, however deep, is told so."""
 
     def scribbling(*args):
         value = copy.deepcopy(right(*args))
-        for array in args:
-            if isinstance(array, np.ndarray) and array.dtype == float:
-                array *= 0
+        overwrite(args)
         return value
 
-    assert check(scribbling).passed
+    result = check(scribbling)
+    assert (result.status, result.broken) == ("failed", "your inputs are left as they are"), result
+    assert "in place" in result.hint and ("caller" in result.hint or "server" in result.hint)
+
+
+def overwrite(value):
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            overwrite(item)
+    elif isinstance(value, np.ndarray) and value.size:
+        value[-1] = 0
+
+
+def unfinished(*args):
+    """Say so."""
+    raise NotImplementedError
+
+
+def printing(*args):
+    print(*args)

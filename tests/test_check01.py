@@ -10,7 +10,7 @@ import torch
 from checking import (
     assert_accepted,
     assert_all_rejected_differently,
-    assert_leaves_arguments_to_the_check,
+    assert_rejects_changed_inputs,
     assert_survives_everything,
 )
 
@@ -107,6 +107,11 @@ OBJECTIVE_ALSO_WRONG = {
     "one client too few": lambda losses, sizes: np.average(losses[:-1], weights=sizes[:-1]),
     "sorted sizes": lambda losses, sizes: np.average(losses, weights=np.sort(sizes)),
     "the sizes": lambda losses, sizes: sizes / sum(sizes),
+    "rounded": lambda losses, sizes: round(objective_with_numpy(losses, sizes), 5),
+    "text": lambda losses, sizes: str(objective_with_numpy(losses, sizes)),
+    "text in an array": lambda losses, sizes: np.array(
+        str(objective_with_numpy(losses, sizes)), dtype=object
+    ),
     "n − 1 for n": lambda losses, sizes: np.sum(losses * sizes) / (np.sum(sizes) - 1),
 }
 
@@ -261,18 +266,19 @@ EXPECTED_WRONG = {
     "In every single round": lambda sizes, m: sizes / sizes.sum() * m / len(sizes),
     "also those that a client misses": only_rounds_with_the_client,
     "renormalize n_k inside each": straight_line,
+    "divided by their number": lambda sizes, m: (
+        expected_with_numpy(sizes, m) * len(list(combinations(sizes, m)))
+    ),
+    "exactly, not by sampling": lambda sizes, m: simulated(tuple(sizes.tolist()), m),
 }
 
 EXPECTED_ALSO_WRONG = {
-    "the sum over the rounds": lambda sizes, m: (
-        expected_with_numpy(sizes, m) * len(list(combinations(sizes, m)))
-    ),
     "with replacement": with_replacement,
     "the unbiased weights": lambda sizes, m: sizes / sizes.sum() * len(sizes) / m,
     "in the order of size": lambda sizes, m: np.sort(expected_with_numpy(sizes, m)),
     "squared sizes": lambda sizes, m: expected_with_numpy(sizes**2, m),
     "one draw only": lambda sizes, m: np.array([*sizes[:m], *[0] * (len(sizes) - m)]) / sizes[:m].sum(),
-    "a thousand random draws": lambda sizes, m: simulated(tuple(sizes.tolist()), m),
+    "rounded": lambda sizes, m: expected_with_numpy(sizes, m).round(5),
 }
 
 
@@ -345,7 +351,8 @@ UNBIASED_WRONG = {
     "List the same clients in reverse": lambda deltas, p, drawn, N: (
         N / len(drawn) * p[np.sort(drawn)] @ deltas
     ),
-    "Averaged over every subset": lambda deltas, p, drawn, N: len(drawn) / N * p[drawn] @ deltas,
+    "upside down": lambda deltas, p, drawn, N: len(drawn) / N * p[drawn] @ deltas,
+    "Averaged over every subset": lambda deltas, p, drawn, N: N / (len(drawn) + 1) * p[drawn] @ deltas,
 }
 
 UNBIASED_ALSO_WRONG = {
@@ -398,8 +405,14 @@ def test_a_number_that_is_none_is_named_as_such(name, bad):
 
 
 @pytest.mark.parametrize("name", EXERCISES)
-def test_an_answer_may_scribble_on_its_arguments(name):
-    assert_leaves_arguments_to_the_check(getattr(check, name), EXERCISES[name][0][0])
+def test_a_wrong_shape_is_named_as_such(name):
+    result = getattr(check, name)(lambda *args: np.ones((2, 3, 4)))
+    assert result.broken.endswith("has the right shape") and "(2, 3, 4)" in result.hint
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_inputs_are_left_as_they_are(name):
+    assert_rejects_changed_inputs(getattr(check, name), EXERCISES[name][0][0])
 
 
 def test_every_check_of_the_chapter_is_tested():

@@ -5,7 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from checking import assert_accepted, assert_all_rejected_differently, assert_survives_everything
+from checking import (
+    assert_accepted,
+    assert_all_rejected_differently,
+    assert_rejects_changed_inputs,
+    assert_survives_everything,
+)
 
 from fedlib.check import chapter02 as check
 
@@ -89,10 +94,28 @@ STANDARDIZE_WRONG = {
         standardize_with_numpy(stats)[1] * np.sqrt(total(stats) / (total(stats) - 1)),
     ),
     "Return two vectors": lambda stats: pooled_mean(stats),
+    "The order is mean, sd": lambda stats: standardize_with_numpy(stats)[::-1],
+    "You subtract the mean itself": lambda stats: (
+        pooled_mean(stats),
+        np.sqrt(sum(q for *_, q in stats) / total(stats) - pooled_mean(stats)),
+    ),
+    "minus the *squared* mean": lambda stats: (
+        pooled_mean(stats),
+        np.sqrt(-np.square(standardize_with_numpy(stats)[1])),
+    ),
     "Add up all Σx": lambda stats: (sum(s for _, s, _ in stats), standardize_with_numpy(stats)[1]),
 }
 
 STANDARDIZE_ALSO_WRONG = {
+    "the root of a list of numbers": lambda stats: (
+        pooled_mean(stats),
+        [math.sqrt(v) for v in -np.square(standardize_with_numpy(stats)[1])],
+    ),
+    "a complex root": lambda stats: (
+        pooled_mean(stats),
+        [float(v) ** 0.5 for v in -np.square(standardize_with_numpy(stats)[1])],
+    ),
+    "rounded": lambda stats: tuple(np.round(part, 5) for part in standardize_with_numpy(stats)),
     "weighted mean of sds": lambda stats: (
         pooled_mean(stats),
         np.average(local_sds(stats), axis=0, weights=[n for n, _, _ in stats]),
@@ -103,7 +126,6 @@ STANDARDIZE_ALSO_WRONG = {
     ),
     "sd of the means": lambda stats: (pooled_mean(stats), np.std([s / n for n, s, _ in stats], axis=0)),
     "the largest hospital": lambda stats: standardize_with_numpy([max(stats, key=lambda stat: stat[0])]),
-    "sd, mean": lambda stats: standardize_with_numpy(stats)[::-1],
     "a mean for all features": lambda stats: (pooled_mean(stats).mean(), standardize_with_numpy(stats)[1]),
 }
 
@@ -206,6 +228,19 @@ def without_intercept(w, X, y, lr, l2):
     return w - lr * gradient
 
 
+def train_with_penalties(w, X, y, lr, penalties):
+    for l2 in penalties:
+        w = w - lr * step(w, X, y, l2)
+    return w
+
+
+def train_patient_by_patient(w, X, y, lr, epochs, l2, order=lambda n: range(n)):
+    for _ in range(epochs):
+        for i in order(len(y)):
+            w = w - lr * step(w, X[i : i + 1], y[i : i + 1], l2)
+    return w
+
+
 TRAIN_WRONG = {
     "updated w in place": train_in_place,
     "With learning rate 0 you do not return w": lambda w, X, y, lr, epochs, l2: step(w, X, y, l2),
@@ -219,11 +254,52 @@ TRAIN_WRONG = {
     ),
     "has the gradient l2·w": every_step(lambda w, X, y, lr, l2: w - lr * step(w, X, y, 2 * l2)),
     "Every step needs a new gradient": train_with_a_stale_gradient,
+    "1/lr times too long": every_step(lambda w, X, y, lr, l2: w - step(w, X, y, l2)),
+    "you take no step at all": lambda w, X, y, lr, epochs, l2: train_with_numpy(w, X, y, lr, epochs - 1, l2),
+    "One epoch is one step": train_patient_by_patient,
+    "The penalty belongs to every step": lambda w, X, y, lr, epochs, l2: train_with_penalties(
+        w, X, y, lr, [l2] + [0.0] * (epochs - 1)
+    ),
+    "not at the w where you started": lambda w, X, y, lr, epochs, l2: train_pulled_to_the_start(
+        w, X, y, lr, epochs, l2
+    ),
+    "For epochs = 3 the number of your steps is 1": lambda w, X, y, lr, epochs, l2: train_with_numpy(
+        w, X, y, lr, min(epochs, 1), l2
+    ),
+    "For epochs = 8 the number of your steps is 0": lambda w, X, y, lr, epochs, l2: (
+        w if epochs > 3 else train_with_numpy(w, X, y, lr, epochs, l2)
+    ),
+    "nobody moves": every_step(lambda w, X, y, lr, l2: w - 0.1 * step(w, X, y, l2)),
+    "After 3 epochs you should be": lambda w, X, y, lr, epochs, l2: train_with_decay(w, X, y, lr, epochs, l2),
 }
+
+
+def train_pulled_to_the_start(w, X, y, lr, epochs, l2):
+    new, pull = w, l2 * np.append(w[:-1], 0)
+    for _ in range(epochs):
+        new = new - lr * (step(new, X, y) + pull)
+    return new
+
+
+def train_with_decay(w, X, y, lr, epochs, l2):
+    for i in range(epochs):
+        w = w - lr / (i + 1) * step(w, X, y, l2)
+    return w
 
 TRAIN_ALSO_WRONG = {
     "the change": lambda w, X, y, lr, epochs, l2: train_with_numpy(w, X, y, lr, epochs, l2) - w,
-    "one epoch only": lambda w, X, y, lr, epochs, l2: w - lr * step(w, X, y, l2),
+    "the model is never trained": lambda w, X, y, lr, epochs, l2: w,
+    "patients in random order": lambda w, X, y, lr, epochs, l2: train_patient_by_patient(
+        w, X, y, lr, epochs, l2, np.random.default_rng(0).permutation
+    ),
+    "patient by patient, a share of lr each": lambda w, X, y, lr, epochs, l2: train_patient_by_patient(
+        w, X, y, lr / len(y), epochs, l2
+    ),
+    "penalty in the last step": lambda w, X, y, lr, epochs, l2: train_with_penalties(
+        w, X, y, lr, [0.0] * (epochs - 1) + [l2]
+    ),
+    "rounded": lambda *args: train_with_numpy(*args).round(5),
+    "X is changed": lambda w, X, y, lr, epochs, l2: X.sort() or train_with_numpy(w, X, y, lr, epochs, l2),
     "one epoch too many": lambda w, X, y, lr, epochs, l2: train_with_numpy(w, X, y, lr, epochs + 1, l2),
     "penalty ignored": lambda w, X, y, lr, epochs, l2: train_with_numpy(w, X, y, lr, epochs, 0.0),
     "penalty once a patient": every_step(lambda w, X, y, lr, l2: w - lr * step(w, X, y, l2 * len(y))),
@@ -243,7 +319,7 @@ TRAIN_ALSO_WRONG = {
         lambda w, X, y, lr, l2: w - lr * step(w, X, y, l2) * np.append(np.ones(len(w) - 1), len(y))
     ),
     "the intercept comes first": every_step(lambda w, X, y, lr, l2: w - lr * np.roll(step(w, X, y, l2), 1)),
-    "the learning rate ignored": every_step(lambda w, X, y, lr, l2: w - 0.1 * step(w, X, y, l2)),
+    "lr and the mean forgotten": every_step(lambda w, X, y, lr, l2: w - len(y) * step(w, X, y, l2)),
 }
 
 # 2.3 fedavg_round ------------------------------------------------------------------------------------------
@@ -314,7 +390,26 @@ def round_averaging_every_step(w, clients, lr, epochs):
     return w
 
 
+def round_after(epochs_to_steps=lambda epochs: epochs, weights=lambda n, epochs: n, l2=0.0):
+    """Return a round that goes wrong when there is more than one epoch."""
+
+    def answer(w, clients, lr, epochs):
+        penalty = l2 if epochs > 1 else 0.0
+        models = [train_with_numpy(w, X, y, lr, epochs_to_steps(epochs), penalty) for X, y in clients]
+        return np.average(models, axis=0, weights=weights(sizes_of(clients), epochs))
+
+    return answer
+
+
 ROUND_WRONG = {
+    "You computed one at w": lambda w, clients, lr, epochs: np.average(
+        [train_with_a_stale_gradient(w, X, y, lr, epochs, 0.0) for X, y in clients],
+        axis=0,
+        weights=sizes_of(clients),
+    ),
+    "for every number of epochs": round_after(weights=lambda n, epochs: n if epochs == 1 else n**0),
+    "For epochs = 5 the number of each client's steps is 9": round_after(lambda epochs: 2 * epochs - 1),
+    "Each w_k is `epochs` plain steps": round_after(l2=0.1),
     "weigh them by n_k/n": lambda w, clients, lr, epochs: models_of(w, clients, lr, epochs).mean(axis=0),
     "each from the previous": round_client_after_client,
     "pass `epochs` on": lambda w, clients, lr, epochs: round_with_numpy(w, clients, lr, 1),
@@ -326,6 +421,22 @@ ROUND_WRONG = {
 }
 
 ROUND_ALSO_WRONG = {
+    "two epochs at most": round_after(lambda epochs: min(epochs, 2)),
+    "two epochs at most, with square roots": round_after(
+        lambda epochs: min(epochs, 2), lambda n, epochs: n if epochs == 1 else np.sqrt(n)
+    ),
+    "five epochs at most": round_after(lambda epochs: min(epochs, 5)),
+    "square roots with several epochs": round_after(
+        weights=lambda n, epochs: n ** (1 if epochs == 1 else 0.5)
+    ),
+    "weights by the length of a client": lambda w, clients, lr, epochs: np.average(
+        models_of(w, clients, lr, epochs), axis=0, weights=[len(client) for client in clients]
+    ),
+    "the labels are changed": lambda w, clients, lr, epochs: (
+        round_with_numpy(w, clients, lr, epochs),
+        [np.subtract(y, 1, out=y) for _, y in clients],
+    )[0],
+    "rounded": lambda *args: round_with_numpy(*args).round(5),
     "the sum of the changes": lambda w, clients, lr, epochs: (
         w + (models_of(w, clients, lr, epochs) - w).sum(axis=0)
     ),
@@ -421,6 +532,7 @@ UPDATE_WRONG = {
 }
 
 UPDATE_ALSO_WRONG = {
+    "a kind that is not covered": for_kind("weights", lambda w, mean, lr: None),
     "a gradient is added": for_kind("gradient", lambda w, mean, lr: w + lr * mean),
     "a gradient is added whole": for_kind("gradient", lambda w, mean, lr: w + mean),
     "a gradient for a model": for_kind("gradient", lambda w, mean, lr: mean),
@@ -486,6 +598,8 @@ PATIENT_WRONG = {
 }
 
 PATIENT_ALSO_WRONG = {
+    "a word": lambda g: (g[:-1] / g[-1], "malignant" if g[-1] < 0 else "benign"),
+    "x in text": lambda g: ([str(value) for value in g[:-1] / g[-1]], float(g[-1] < 0)),
     "the label for the error": lambda g: (g[:-1] / g[-1], g[-1]),
     "always malignant": lambda g: (g[:-1] / g[-1], 1.0),
     "always benign": lambda g: (g[:-1] / g[-1], 0.0),
@@ -529,9 +643,38 @@ def test_nothing_makes_a_check_raise(name):
     assert_survives_everything(getattr(check, name), EXERCISES[name][0][0])
 
 
-def test_adding_up_the_changes_is_not_taken_for_training_in_sequence():
-    hint = check.fedavg_round(ROUND_ALSO_WRONG["the sum of the changes"]).hint
-    assert "added up" in hint
+@pytest.mark.parametrize("name", EXERCISES)
+def test_inputs_are_left_as_they_are(name):
+    assert_rejects_changed_inputs(getattr(check, name), EXERCISES[name][0][0])
+
+
+HINTS = [
+    ("federated_standardize", STANDARDIZE_ALSO_WRONG, "the root of a list of numbers", "*squared* mean"),
+    ("federated_standardize", STANDARDIZE_ALSO_WRONG, "a complex root", "*squared* mean"),
+    ("local_train", TRAIN_ALSO_WRONG, "the change", "neither the gradient nor the change"),
+    ("local_train", TRAIN_ALSO_WRONG, "patients in random order", "One epoch is one step"),
+    ("local_train", TRAIN_ALSO_WRONG, "patient by patient, a share of lr each", "One epoch is one step"),
+    ("local_train", TRAIN_ALSO_WRONG, "lr and the mean forgotten", "1/lr times too long"),
+    ("local_train", TRAIN_ALSO_WRONG, "penalty in the last step", "belongs to every step"),
+    ("local_train", TRAIN_ALSO_WRONG, "one epoch too many", "you take two steps"),
+    ("local_train", TRAIN_ALSO_WRONG, "rounded", "look rounded"),
+    ("local_train", TRAIN_ALSO_WRONG, "X is changed", "You changed `X` in place"),
+    ("local_train", TRAIN_WRONG, "has the gradient l2·w", "intercept left out"),
+    ("fedavg_round", ROUND_ALSO_WRONG, "the sum of the changes", "added up"),
+    ("fedavg_round", ROUND_ALSO_WRONG, "weights by features", "got the same weight"),
+    ("fedavg_round", ROUND_ALSO_WRONG, "weights by the length of a client", "got the same weight"),
+    ("fedavg_round", ROUND_ALSO_WRONG, "everything pooled", "you pooled the data"),
+    ("fedavg_round", ROUND_ALSO_WRONG, "the labels are changed", "You changed `clients` in place"),
+    ("server_update", UPDATE_ALSO_WRONG, "a delta for a model", "With kind = 'delta' you averaged"),
+    ("server_update", UPDATE_ALSO_WRONG, "a kind that is not covered", "a case not covered"),
+    ("one_patient", PATIENT_ALSO_WRONG, "a word", "a number, 0 or 1"),
+    ("one_patient", PATIENT_ALSO_WRONG, "labels ±1", "a number, 0 or 1"),
+]
+
+
+@pytest.mark.parametrize(("name", "answers", "what", "phrase"), HINTS, ids=lambda value: str(value)[:40])
+def test_the_hint_fits(name, answers, what, phrase):
+    assert phrase in getattr(check, name)(answers[what]).hint
 
 
 def test_every_check_of_the_chapter_is_tested():
