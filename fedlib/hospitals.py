@@ -33,7 +33,7 @@ def split(seed, test_fraction=0.3):
     seed : int
         Names the split; equal seeds give equal splits.
     test_fraction : float
-        Share of each class that is set aside, in (0, 1).
+        Share of each class that is set aside, in (0, 1), leaving biopsies to everybody.
 
     Returns
     -------
@@ -60,4 +60,7 @@ def split(seed, test_fraction=0.3):
         for part, members in zip(parts, [ids[:num_test], *np.split(rest, cuts)], strict=True):
             part.append(members)
     (test, *clients) = [(X[ids], y[ids]) for ids in map(np.concatenate, parts)]
+    for name, part in zip(("the test set", *NAMES), (test, *clients), strict=True):
+        if not len(part[1]):
+            raise ValueError(f"test_fraction = {test_fraction} leaves {name} without a biopsy: take 0.3, say")
     return clients, test

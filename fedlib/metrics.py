@@ -69,6 +69,7 @@ def mean_sd(values):
     values = np.asarray(values, dtype=float)
     if values.ndim != 1 or len(values) < 2:
         raise ValueError(f"need at least two runs to speak of a spread, got shape {values.shape}")
+    _finite("values", values)
     return float(values.mean()), float(values.std(ddof=1))
 
 
@@ -93,7 +94,7 @@ def paired_difference(a, b, level=0.95):
     a, b : array_like of shape [n]
         Scores of two methods; entry i of both comes from the same seed, split and client draws.
     level : float
-        Confidence level of the interval.
+        Confidence level of the interval, in (0, 1).
 
     Returns
     -------
@@ -101,7 +102,13 @@ def paired_difference(a, b, level=0.95):
     """
     a, b = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
     if a.shape != b.shape or a.ndim != 1 or len(a) < 2:
-        raise ValueError(f"need two equally long vectors of at least two paired runs, got {a.shape} and {b.shape}")
+        raise ValueError(
+            f"need two equally long vectors of at least two paired runs, got {a.shape} and {b.shape}"
+        )
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie in (0, 1), got {level}: 0.95 is the usual one")
+    _finite("a", a)
+    _finite("b", b)
     d = a - b
     half = stats.t.ppf((1 + level) / 2, len(d) - 1) * d.std(ddof=1) / np.sqrt(len(d))
     return Difference(float(d.mean()), float(d.mean() - half), float(d.mean() + half), len(d))
@@ -123,8 +130,17 @@ def verdict(difference, minimum_effect):
     -------
     {"holds", "fails", "undecided"}
     """
-    if not minimum_effect > 0:
-        raise ValueError(f"minimum_effect must be positive, got {minimum_effect}: say which difference matters")
+    if not 0 < minimum_effect < np.inf:
+        raise ValueError(
+            f"minimum_effect must be positive and finite, got {minimum_effect}: say which difference matters"
+        )
+    if np.isnan([difference.low, difference.mean, difference.high]).any():
+        raise ValueError(f"the difference must not hold NaN, got {difference}: leave failed runs out")
     if difference.low >= minimum_effect:
         return "holds"
     return "fails" if difference.high < minimum_effect else "undecided"
+
+
+def _finite(name, runs):
+    for i in np.flatnonzero(~np.isfinite(runs))[:1]:
+        raise ValueError(f"{name}[{i}] is {runs[i]}: say what a failed run counts as, or leave the pair out")

@@ -8,6 +8,7 @@ and one round turns client results into one by a weighted mean with those p_k.  
 is a pure function on NumPy arrays.
 """
 
+import operator
 from itertools import combinations
 from math import comb
 
@@ -58,7 +59,7 @@ def weighted_mean(values, p):
     Raises
     ------
     ValueError
-        If the weights do not sum to 1, or their number is not that of the values.
+        If the weights do not sum to 1, their number is not that of the values, or a value is not finite.
 
     Examples
     --------
@@ -95,7 +96,7 @@ def quadratic_optimum(a, b, p):
         raise ValueError(f"a, b and p must have one entry a client, got {len(a)}, {len(b)}, {len(p)}")
     if (a <= 0).any():
         raise ValueError(f"curvatures must be positive, got {a}: a flat or concave loss has no minimum")
-    return float(np.sum(p * a * b) / np.sum(p * a))
+    return _in_range(np.sum(p * a * b) / np.sum(p * a))
 
 
 def renormalized(p, drawn):
@@ -160,7 +161,10 @@ def all_draws(num_clients, m):
     ------
     ValueError
         If m is outside [1, N], or if there are more than a million subsets.
+    TypeError
+        If a number is not whole.
     """
+    num_clients, m = _whole("num_clients", num_clients), _whole("m", m)
     if not 1 <= m <= num_clients:
         raise ValueError(f"m must lie between 1 and the {num_clients} registered clients, got {m}")
     if comb(num_clients, m) > 1_000_000:
@@ -195,8 +199,36 @@ def expected_weights(sizes, m):
     return np.mean([renormalized(p, drawn) for drawn in all_draws(len(p), m)], axis=0)
 
 
+def _numbers(name, values):
+    """Return ``values`` as an array of float64, the array itself if it is one."""
+    if type(values) is np.ndarray and values.dtype == float:
+        return values
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise ValueError(f"{name} must be one array of numbers: its rows differ in length") from None
+    if array.dtype.kind not in "biufO":
+        raise TypeError(f"{name} must hold numbers only, got {_short(values)}: convert it first")
+    try:
+        return array.astype(float)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must hold numbers only, got {_short(values)}: convert it first") from None
+
+
+def _short(value):
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _whole(name, number):
+    try:
+        return operator.index(number)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, got {_short(number)}: write 2, not 2.0") from None
+
+
 def _vector(name, values):
-    values = np.asarray(values, dtype=float)
+    values = _numbers(name, values)
     if values.ndim != 1 or len(values) == 0 or not np.isfinite(values).all():
         raise ValueError(f"{name} must be a non-empty vector of finite numbers, got {values}")
     return values
@@ -204,9 +236,9 @@ def _vector(name, values):
 
 def _sizes(sizes):
     sizes = _vector("sizes", sizes)
-    if (sizes < 0).any() or sizes.sum() == 0:
+    if (sizes < 0).any() or not sizes.any():
         raise ValueError(f"sizes must be >= 0 with at least one sample in all, got {sizes}")
-    return sizes
+    return sizes if sizes.max() < 1e300 else sizes / sizes.max()  # their sum would overflow
 
 
 def _weights(p):
@@ -217,9 +249,12 @@ def _weights(p):
 
 
 def _one_for_each(values, p):
-    values = np.asarray(values, dtype=float)
+    values = _numbers("values", values)
     if values.ndim not in (1, 2) or len(values) != len(p):
         raise ValueError(f"values must be [K] or [K, d] with K = {len(p)} weights, got shape {values.shape}")
+    if not np.isfinite(values).all():
+        k = int(np.argmin(np.isfinite(values.reshape(len(values), -1)).all(axis=1)))
+        raise ValueError(f"client {k}'s value is not finite, got {values[k]}: it would spoil the mean")
     return values
 
 
@@ -234,5 +269,13 @@ def _drawn(drawn, p):
 
 def _positive(total, drawn):
     if total == 0:
-        raise ValueError(f"clients {list(drawn)} have no samples between them: draw others, or skip the round")
+        raise ValueError(
+            f"clients {drawn.tolist()} have no samples between them: draw others, or skip the round"
+        )
     return total
+
+
+def _in_range(w):
+    if not np.isfinite(w):
+        raise ValueError(f"the optimum is {w}: a and b are too large or too small for floats, scale them")
+    return float(w)

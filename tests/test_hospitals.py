@@ -83,3 +83,11 @@ def test_the_global_random_state_is_left_alone():
 def test_an_impossible_test_fraction_is_refused(fraction):
     with pytest.raises(ValueError, match=r"test_fraction must lie in \(0, 1\), got"):
         hospitals.split(0, fraction)
+
+
+@pytest.mark.parametrize(
+    ("fraction", "empty"), [(1e-4, "the test set"), (0.9999, "A"), (0.99, "C"), (0.9965, "C")]
+)
+def test_nobody_is_left_without_a_biopsy(fraction, empty):
+    with pytest.raises(ValueError, match=f"test_fraction = {fraction} leaves {empty} without a biopsy"):
+        hospitals.split(0, fraction)

@@ -223,6 +223,58 @@ def test_a_summary_is_three_sums():
     assert (n, total.tolist(), squares.tolist()) == (2, [4.0, 7.0], [10.0, 29.0])
 
 
+def test_a_large_offset_does_not_make_a_feature_constant():
+    parts = [hospital(n, 2, seed)[0] + 1e6 for n, seed in ((200, 0), (100, 1))]
+    mean, sd = logreg.federated_standardize([logreg.summary(X) for X in parts])
+    assert np.allclose(sd, np.concatenate(parts).std(axis=0), rtol=1e-2) and np.allclose(mean, 1e6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("value", [0.1, 0.3, -3.7])
+def test_a_constant_of_many_rows_is_constant(value):
+    """Row after row, the rounding of 0.1 + 0.1 + … would grow with the number of rows."""
+    parts = [np.full((n, 2), value) for n in (200_000, 77)]
+    _, sd = logreg.federated_standardize([logreg.summary(X) for X in parts])
+    assert sd.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32, bool, list])
+def test_a_summary_is_in_float64_whatever_the_data_are(dtype):
+    X = np.array([[250, 3], [200, 1]])
+    X = X.tolist() if dtype is list else X.astype(dtype)
+    wanted = np.asarray(X, dtype=float)
+    n, total, squares = logreg.summary(X)
+    assert total.dtype == squares.dtype == float and n == 2
+    assert np.array_equal(total, wanted.sum(axis=0)) and np.array_equal(squares, (wanted**2).sum(axis=0))
+
+
+@pytest.mark.parametrize(
+    ("stats", "message"),
+    [
+        ([], "no clients"),
+        ([(2, [1.0], [4.0]), (0, [0.0], [0.0])], "client 1: n must be at least 1, got 0"),
+        ([(np.nan, [1.0], [4.0])], "client 0: n must be finite"),
+        ([(2, [1.0], [4.0]), (2, [np.nan], [1.0])], "client 1: a sum is not finite"),
+        ([(2, [1.0], [np.inf])], "client 0: a sum is not finite"),
+        ([(2, [1.0, 4.0], [4.0, 7.9])], "client 0: no 2 numbers have such sums, feature 1"),
+        ([(2, [0.0], [-1.0])], "client 0: no 2 numbers"),
+        ([(2, [1.0], [4.0]), (2, [1.0, 2.0], [4.0, 4.0])], r"client 1: the sums must be \[d\]"),
+    ],
+)
+def test_sums_that_no_data_have_are_refused(stats, message):
+    with pytest.raises(ValueError, match=message):
+        logreg.federated_standardize(stats)
+
+
+def test_a_summary_needs_a_table_of_finite_numbers():
+    for X, message in (
+        (np.ones(3), r"table \[n, d\].*\(3,\)"),
+        (np.ones((0, 3)), "at least one row"),
+        ([[np.nan]], "not finite"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            logreg.summary(X)
+
+
 # The optimum -----------------------------------------------------------------------------------------------
 
 
@@ -270,27 +322,142 @@ def test_clients_that_do_not_fit_are_named(clients, message):
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("setting", "message"),
     [
-        {"rounds": -1, "lr": 0.1},
-        {"rounds": 1, "lr": 0.0},
-        {"rounds": 1, "lr": -0.1},
-        {"rounds": 1, "lr": np.nan},
-        {"rounds": 1, "lr": 0.1, "epochs": 0},
-        {"rounds": 1, "lr": 0.1, "l2": -1.0},
+        ({"lr": 0.0}, "lr must be positive, got 0"),
+        ({"lr": -0.1}, "lr must be positive, got -0.1"),
+        ({"lr": np.nan}, "lr must be finite, got nan"),
+        ({"lr": np.inf}, "lr must be finite, got inf"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"epochs": -1}, "epochs must be at least 1, got -1"),
+        ({"l2": -1.0}, "l2 must be at least 0, got -1"),
+        ({"l2": np.inf}, "l2 must be finite, got inf"),
+        ({"l2": np.nan}, "l2 must be finite, got nan"),
     ],
 )
-def test_settings_out_of_range_are_refused(settings):
-    with pytest.raises(ValueError, match="rounds >= 0, epochs >= 1, lr > 0"):
-        logreg.fedavg([GOOD], **settings)
+def test_settings_out_of_range_are_refused(setting, message):
+    setting = {"lr": 0.1} | setting
+    for train in (
+        lambda: logreg.fedavg([GOOD], 0, **setting),
+        lambda: logreg.fedavg_round(W, [GOOD], **setting),
+        lambda: logreg.local_train(W, *GOOD, **setting),
+    ):
+        with pytest.raises(ValueError, match=message):
+            train()
+
+
+def test_a_setting_of_the_wrong_type_is_refused():
+    with pytest.raises(ValueError, match="rounds must be at least 0, got -1"):
+        logreg.fedavg([GOOD], -1, 0.1)
+    with pytest.raises(TypeError, match="rounds must be a whole number, got 2.0"):
+        logreg.fedavg([GOOD], 2.0, 0.1)
+    with pytest.raises(TypeError, match="epochs must be a whole number, got 1.5"):
+        logreg.local_train(W, *GOOD, 0.1, 1.5)
+    with pytest.raises(TypeError, match="lr must be one number, got '0.1'"):
+        logreg.local_train(W, *GOOD, "0.1")
+    with pytest.raises(ValueError, match="l2 must be finite"):
+        logreg.loss(W, *GOOD, np.inf)
+    with pytest.raises(ValueError, match="l2 must be at least 0"):
+        logreg.gradient(W, *GOOD, -0.1)
+
+
+@pytest.mark.parametrize(
+    ("bad", "error", "message"),
+    [
+        ((W, GOOD[0], GOOD[1][:, None]), ValueError, r"y must hold one label.*5 >= 1.*\(5, 1\)"),
+        ((W, GOOD[0], GOOD[1][:3]), ValueError, r"y must hold one label.*\(3,\)"),
+        ((W, GOOD[0][0], GOOD[1][:1]), ValueError, r"X must be a table \[n, d\], got shape \(3,\)"),
+        ((W, 1.0, GOOD[1]), ValueError, r"X must be a table.*got shape \(\)"),
+        ((W[:3], *GOOD), ValueError, r"w must be \[d \+ 1\] = \[4\].*got shape \(3,\)"),
+        ((W, np.ones((0, 3)), np.ones(0)), ValueError, "0 >= 1 rows"),
+        ((W, [["a", "b", "c"]], [1]), TypeError, "X must hold numbers only, got .*'a'"),
+        ((W, [[1, 2, 3], [1, 2]], [1, 0]), ValueError, "X must be one array.*differ in length"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused_and_not_broadcast(bad, error, message):
+    w, X, y = bad
+    calls = (logreg.loss, logreg.gradient, lambda w, X, y: logreg.local_train(w, X, y, 0.1))
+    for call in calls:
+        with pytest.raises(error, match=message if call is not calls[2] else message.replace("5 >= 1.*", "")):
+            call(w, X, y)
+
+
+def test_lists_and_whole_numbers_are_converted():
+    X, y = hospital(6)
+    assert logreg.loss(W.tolist(), X.tolist(), y.tolist(), 0.1) == logreg.loss(W, X, y, 0.1)
+    assert np.array_equal(logreg.gradient(W.tolist(), X.tolist(), y > 0.5), logreg.gradient(W, X, y))
+    assert logreg.predict(W.tolist(), X[:1].tolist()) == pytest.approx(logreg.predict(W, X[:1]))
+    zeros = logreg.local_train(np.zeros(4, dtype=int), X, y, 0.3)
+    assert zeros.dtype == float and np.array_equal(zeros, logreg.local_train(np.zeros(4), X, y, 0.3))
+    clients = federation([4, 6])
+    lists = [(X.tolist(), y.tolist()) for X, y in clients]
+    wanted = logreg.fedavg(clients, 3, 0.2)
+    for form in (lists, tuple(clients), (client for client in clients)):
+        assert np.array_equal(logreg.fedavg(form, 3, 0.2), wanted)
+    again = logreg.fedavg_round(wanted[-2], (client for client in clients), 0.2)
+    assert np.array_equal(again, wanted[-1])
+
+
+def test_labels_of_minus_one_are_refused_wherever_a_model_is_trained():
+    X, y = GOOD
+    for train in (
+        lambda: logreg.local_train(W, X, 2 * y - 1, 0.1),
+        lambda: logreg.fedavg_round(W, [(X, 2 * y - 1)], 0.1),
+        lambda: logreg.fedavg([(X, 2 * y - 1)], 1, 0.1),
+    ):
+        with pytest.raises(ValueError, match="labels must be 0 or 1, got .*-1"):
+            train()
+
+
+@pytest.mark.parametrize(
+    ("clients", "error", "message"),
+    [
+        ([GOOD, (np.ones((0, 3)), np.ones(0))], ValueError, "client 1.*>= 1"),
+        ([GOOD, (np.full((1, 3), np.inf), np.ones(1))], ValueError, "client 1.*not finite"),
+        ([GOOD, "ab"], ValueError, r"client 1 must be a pair \(X, y\), got 'ab'"),
+        (GOOD, ValueError, r"client 0 must be a pair"),
+        ([GOOD, (GOOD[0], ["b"] * 5)], TypeError, "client 1: y must hold numbers only"),
+        (3, TypeError, "clients must be a list of"),
+        ([], ValueError, "no clients"),
+    ],
+)
+def test_a_round_names_the_client_that_does_not_fit(clients, error, message):
+    for train in (lambda: logreg.fedavg_round(W, clients, 0.1), lambda: logreg.fedavg(clients, 1, 0.1)):
+        with pytest.raises(error, match=message):
+            train()
+    with pytest.raises(ValueError, match=r"w must be \[d \+ 1\]"):
+        logreg.fedavg_round(W[:2], [GOOD], 0.1)
+    with pytest.raises(ValueError, match="w holds a value that is not finite"):
+        logreg.fedavg_round(W * np.nan, [GOOD], 0.1)
+
+
+def test_validating_returns_the_number_of_features():
+    assert logreg.validate(federation([3, 4], d=2)) == 2
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid:RuntimeWarning")
+def test_local_training_that_overflows_names_the_learning_rate_and_a_large_model_is_left_alone():
+    with pytest.raises(ValueError, match="not finite: lr = 100.0 .or l2 = 1.0. is too large"):
+        logreg.local_train(W, *GOOD, 100.0, 2000, 1.0)
+    assert np.abs(logreg.local_train(W, *GOOD, 1e28)).max() > 1e25
 
 
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid:RuntimeWarning")
 def test_a_model_that_overflows_is_an_error_that_names_the_round():
-    with pytest.raises(ValueError, match=r"after round \d+.*lr = 100"):
+    with pytest.raises(ValueError, match=r"^round \d+: .*not finite.*lr = 100"):
         logreg.fedavg([GOOD], 2000, 100.0, 1, l2=1.0)
 
 
-def test_an_optimum_without_a_penalty_is_refused():
-    with pytest.raises(ValueError, match="l2 must be positive, got 0"):
-        logreg.optimum(*GOOD, 0.0)
+@pytest.mark.parametrize(
+    ("y", "l2", "message"),
+    [
+        ([0, 1, 0, 1, 1], 0.0, "l2 must be positive, got 0"),
+        ([0, 1, 0, 1, 1], np.inf, "l2 must be finite"),
+        ([1, 1, 1, 1, 1], 0.1, "all labels are 1"),
+        ([0, 1, 2, 1, 1], 0.1, "labels must be 0 or 1.*2"),
+        ([0, 1], 0.1, "y must hold one label"),
+    ],
+)
+def test_an_optimum_that_does_not_exist_is_refused(y, l2, message):
+    with pytest.raises(ValueError, match=message):
+        logreg.optimum(GOOD[0], y, l2)

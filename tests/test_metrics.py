@@ -143,6 +143,15 @@ def test_a_verdict_needs_the_whole_interval(low, high, wanted):
         (lambda: metrics.mean_sd([[1.0, 2.0]]), "at least two"),
         (lambda: metrics.paired_difference([1, 2], [1, 2, 3]), "equally long"),
         (lambda: metrics.paired_difference([1], [1]), "at least two"),
+        (lambda: metrics.mean_sd([1.0, np.nan]), r"values\[1\] is nan"),
+        (lambda: metrics.paired_difference([1, 2, np.nan], [1, 2, 3]), r"a\[2\] is nan"),
+        (lambda: metrics.paired_difference([1, 2], [np.inf, 2]), r"b\[0\] is inf"),
+        *(
+            (lambda level=level: metrics.paired_difference([1, 2], [2, 2], level), r"level must lie in \(0, 1\)")
+            for level in (0.0, 1.0, -0.5, 95, np.nan)
+        ),
+        (lambda: metrics.verdict(metrics.Difference(np.nan, np.nan, np.nan, 2), 0.1), "must not hold NaN"),
+        (lambda: metrics.verdict(metrics.Difference(0, 0, 0, 2), np.nan), "positive and finite, got nan"),
         (lambda: metrics.verdict(metrics.Difference(0, 0, 0, 2), 0.0), "positive"),
         (lambda: metrics.log_loss([0, 2], [0.5, 0.5]), "label"),
     ],

@@ -246,8 +246,35 @@ def test_equal_sizes_lose_nothing(size, num_clients, data):
         (lambda: objective.all_draws(3, 4), "between 1 and the 3"),
         (lambda: objective.all_draws(100, 50), "too many"),
         (lambda: objective.expected_weights([1, 2], 3), "between 1 and the 2"),
+        (lambda: objective.weighted_mean([1, np.nan], [0.5, 0.5]), "client 1's value is not finite, got nan"),
+        (lambda: objective.weighted_mean([[1, 2], [np.inf, 2]], [1.0, 0.0]), "client 1's value is not finite"),
+        (lambda: objective.weighted_mean([[1, 2], [3]], [0.5, 0.5]), "differ in length"),
+        (lambda: objective.renormalized([1.0, 0.0, 0.0], np.array([1, 2])), r"clients \[1, 2\] have"),
+        (lambda: objective.quadratic_optimum([1e200, 1], [1e200, 1], [0.5, 0.5]), "optimum is inf.*scale"),
+        (lambda: objective.quadratic_optimum([5e-324, 5e-324], [1, 1], [0.5, 0.5]), "optimum is nan"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid:RuntimeWarning")
 def test_bad_input_is_refused_with_a_reason(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: objective.all_draws(3, 2.0), "m must be a whole number, got 2.0"),
+        (lambda: objective.all_draws(3.0, 2), "num_clients must be a whole number, got 3.0"),
+        (lambda: objective.expected_weights([1, 2], 1.0), "m must be a whole number"),
+        (lambda: objective.shares(["many", "few"]), "sizes must hold numbers only, got .*'many'"),
+        (lambda: objective.weighted_mean([object()], [1.0]), "values must hold numbers only"),
+    ],
+)
+def test_input_of_the_wrong_type_is_refused_with_a_reason(call, message):
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+def test_sizes_whose_sum_overflows_have_shares_all_the_same():
+    with np.errstate(all="raise"):
+        assert objective.shares([1e308, 1e308]).tolist() == [0.5, 0.5]
