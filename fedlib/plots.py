@@ -16,6 +16,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 from IPython.display import HTML, display
+from matplotlib.figure import Figure
 
 # Colors that stay apart for the color-blind and reach a contrast of 3:1 on white and on near-black.
 # The book's style sheet may replace each by name; elsewhere these values are used.
@@ -58,6 +59,9 @@ _STYLE = {
     "xtick.color": INK,
     "ytick.color": INK,
 }
+# For the whole session, not only while a figure is created: text that is added later must take the page's ink too.
+matplotlib.rcParams.update(_STYLE)
+_serial = itertools.count()  # tells equal figures on one page apart
 
 
 def figure(width=6.2, height=3.4, **subplots):
@@ -74,8 +78,7 @@ def figure(width=6.2, height=3.4, **subplots):
     -------
     figure, axes
     """
-    with matplotlib.rc_context(_STYLE):
-        return plt.subplots(figsize=(width, height), **subplots)
+    return plt.subplots(figsize=(width, height), **subplots)
 
 
 def show(*figures, alt, caption=None):
@@ -88,7 +91,14 @@ def show(*figures, alt, caption=None):
         What the picture shows, for readers who cannot see it.
     caption : str, optional
         A sentence below the picture.
+
+    Raises
+    ------
+    ValueError
+        Without a figure.
     """
+    if not figures:
+        raise ValueError("nothing to show: give at least one figure")
     display(HTML(_wrap(_picture(figures, alt), caption)))
 
 
@@ -100,7 +110,7 @@ def slider(draw, alt, caption=None, start=None, **values):
     Parameters
     ----------
     draw : callable
-        ``draw(**one value of each)`` returns a figure or a tuple of figures.
+        ``draw(**one value of each)`` returns a figure, or several as a tuple or list.
     alt : str
         What the picture shows; ``{name}`` is replaced by the parameter's value.
     caption : str, optional
@@ -113,7 +123,9 @@ def slider(draw, alt, caption=None, start=None, **values):
     ------
     ValueError
         Without a parameter, for an empty list of values, for a start that is not among the values, or for
-        more than 200 combinations, which would make a heavy page.
+        more than 200 combinations, which would make a heavy page; also if ``alt`` names something else in braces.
+    TypeError
+        If ``draw`` returns anything but figures.
     """
     values = {name: list(options) for name, options in values.items()}
     if not values or not all(values.values()):
@@ -122,16 +134,14 @@ def slider(draw, alt, caption=None, start=None, **values):
     if len(combinations) > 200:
         raise ValueError(f"{len(combinations)} frames are too heavy for a page: use at most 200")
     start = {name: options[len(options) // 2] for name, options in values.items()} | (start or {})
-    for name in start:
-        if name not in values or start[name] not in values[name]:
-            raise ValueError(f"start {name}={start[name]!r} is not one of the values {values.get(name)}")
+    for name, value in start.items():
+        if name not in values:
+            raise ValueError(f"start names {name!r}, but the sliders are {names}")
+        if value not in values[name]:
+            raise ValueError(f"start {name}={value!r} is not one of the values {values[name]}")
 
-    frames = []
-    for combination in combinations:
-        setting = dict(zip(names, combination, strict=True))
-        drawn = draw(**setting)
-        described = alt.format(**{name: _label(value) for name, value in setting.items()})
-        frames.append((setting == start, _picture(drawn if isinstance(drawn, tuple) else (drawn,), described)))
+    settings = [dict(zip(names, combination, strict=True)) for combination in combinations]
+    frames = [(setting == start, _frame(draw, alt, setting)) for setting in settings]
     display(HTML(_wrap(_slider_html(frames, values, start), caption)))
 
 
@@ -225,6 +235,24 @@ def _picture(figures, alt):
     return f'<div class="fed-picture" role="img" aria-label="{escape(alt, quote=True)}" style="{style}">{svgs}</div>'
 
 
+def _frame(draw, alt, setting):
+    """Draw one frame of a slider figure; whatever goes wrong, no figure stays open."""
+    opened = set(plt.get_fignums())
+    try:
+        drawn = draw(**setting)
+        drawn = tuple(drawn) if isinstance(drawn, (tuple, list)) else (drawn,)
+        if not drawn or not all(isinstance(figure, Figure) for figure in drawn):
+            raise TypeError(f"draw must return one figure or several, got {drawn!r:.80} for {setting}")
+        try:
+            described = alt.format(**{name: _label(value) for name, value in setting.items()})
+        except (KeyError, IndexError, ValueError) as error:
+            raise ValueError(f"alt may have only {list(setting)} in braces: {error}") from None
+        return _picture(drawn, described)
+    finally:
+        for number in set(plt.get_fignums()) - opened:
+            plt.close(number)
+
+
 def _svg(figure):
     """Return a figure as an SVG element that fits any width and takes the page's colors, and close it."""
     buffer = io.StringIO()
@@ -241,7 +269,7 @@ def _svg(figure):
     pixels = round(width * 96 / 72)  # an inch is 72 points in the file and 96 pixels on a page
     svg = svg.replace("<svg", f'<svg aria-hidden="true" style="width:{pixels}px;max-width:100%;height:auto"', 1)
     # Two figures in one page must not share ids, or the clip path of one would cut the other.
-    prefix = "f" + hashlib.sha256(svg.encode()).hexdigest()[:8]
+    prefix = f"f{next(_serial)}-{hashlib.sha256(svg.encode()).hexdigest()[:8]}"
     svg = re.sub(r'(\bid="|xlink:href="#|url\(#)', rf"\g<1>{prefix}", svg)
     svg = re.sub(r"'DejaVu Sans'[^;\"]*", "inherit", svg).replace("inherit;", "sans-serif;")
     svg = svg.replace(INK, "currentColor")
@@ -261,11 +289,12 @@ def _power_of_ten(value):
 
 def _slider_html(frames, values, start):
     pictures = "".join(f'<div class="fed-frame"{"" if now else " hidden"}>{picture}</div>' for now, picture in frames)
-    uid = "fed-" + hashlib.sha256(pictures.encode()).hexdigest()[:10]
+    uid = f"fed-{next(_serial)}-{hashlib.sha256(pictures.encode()).hexdigest()[:8]}"
+    width = max(len(_label(option)) for options in values.values() for option in options)
     controls = "".join(
         f'<label style="display:flex;gap:.8em;align-items:center;max-width:34em;margin:.3em auto">'
         f'<span style="min-width:9em">{escape(name.replace("_", " "))} = '
-        f"<output>{escape(_label(start[name]))}</output></span>"
+        f'<output style="display:inline-block;min-width:{width}ch">{escape(_label(start[name]))}</output></span>'
         f'<input type="range" min="0" max="{len(options) - 1}" value="{options.index(start[name])}" '
         f'aria-label="{escape(name.replace("_", " "))}" style="flex:1;min-width:8em"></label>'
         for name, options in values.items()

@@ -18,8 +18,10 @@ def source(*functions):
     Raises
     ------
     ValueError
-        For an object from elsewhere.
+        For an object from elsewhere, or without any.
     """
+    if not functions:
+        raise ValueError("nothing to show: name at least one function or class of fedlib")
     for function in functions:
         if not getattr(function, "__module__", "").startswith("fedlib."):
             raise ValueError(f"{function!r} is not defined in fedlib, so no test stands behind it")
@@ -65,4 +67,9 @@ def _is_text(cells):
 
 
 def _cell(value, digits):
-    return f"{value:.{digits}f}" if isinstance(value, float) else str(value)
+    if value is None or value != value:  # NaN is the value that differs from itself
+        return "–"
+    if isinstance(value, float):
+        rounded = f"{value:.{digits}f}"
+        return rounded.removeprefix("-") if float(rounded) == 0 else rounded
+    return str(value).replace("|", "\\|").replace("\n", " ")

@@ -208,7 +208,7 @@ MUTANTS = [
         white_background=('"savefig.transparent": True,', '"savefig.transparent": False,'),
         ink_stays_black=('svg = svg.replace(INK, "currentColor")', "pass"),
         all_frames_visible=('{"" if now else " hidden"}', '{""}'),
-        first_frame_shown=("setting == start, _picture", "not frames, _picture"),
+        first_frame_shown=("[(setting == start, _frame", "[(setting == settings[0], _frame"),
         values_zipped_not_combined=(
             "list(itertools.product(*values.values()))",
             "list(zip(*values.values()))",

@@ -4,7 +4,7 @@ import html
 import json
 import re
 import xml.etree.ElementTree as ElementTree
-from itertools import combinations
+from itertools import combinations, count
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -71,10 +71,51 @@ def test_text_stays_text_and_takes_the_colors_of_the_page(shown):
     assert "DejaVu" not in shown[0]
 
 
-def test_the_same_figure_gives_the_same_bytes(shown):
-    plots.show(simple(), alt="A rising line")
-    plots.show(simple(), alt="A rising line")
+def test_a_page_run_again_gives_the_same_bytes(shown, monkeypatch):
+    for _ in range(2):
+        monkeypatch.setattr(plots, "_serial", count())  # a new session
+        plots.show(simple(), alt="A rising line")
     assert shown[0] == shown[1]
+
+
+def test_equal_figures_and_sliders_in_one_page_share_no_ids(shown):
+    plots.show(simple(), simple(), alt="Two equal lines")
+    for _ in range(2):
+        plots.slider(lambda x: [simple()], alt="A line", x=[1, 2])
+    ids = re.findall(r'\bid="([^"]+)"', "".join(shown))
+    assert len(ids) == len(set(ids))
+
+
+def test_text_added_after_the_axes_takes_the_color_of_the_page(shown):
+    fig, ax = plots.figure()
+    ax.text(0, 0, "a note")
+    ax.plot([0, 1], [0, 1], label="a line")
+    ax.legend()
+    plots.show(fig, alt="A note")
+    assert "#000000" not in shown[0] and "fill: #0" not in shown[0]
+
+
+def test_nothing_to_show_is_an_error(shown):
+    with pytest.raises(ValueError, match="at least one figure"):
+        plots.show(alt="nothing")
+
+
+@pytest.mark.parametrize("wrong", [None, 3, [], [simple, None]])
+def test_a_frame_that_is_no_figure_is_refused_and_nothing_stays_open(shown, wrong):
+    def draw(x):
+        simple()
+        return wrong
+
+    with pytest.raises(TypeError, match="must return one figure or several"):
+        plots.slider(draw, alt="A line", x=[1, 2])
+    assert not plt.get_fignums() and not shown
+
+
+@pytest.mark.parametrize("alt", ["a {y}", "a {", "a {0}"])
+def test_braces_in_the_description_must_name_a_slider(shown, alt):
+    with pytest.raises(ValueError, match="in braces"):
+        plots.slider(lambda x: simple(), alt=alt, x=[1, 2])
+    assert not plt.get_fignums()
 
 
 def test_figures_in_one_page_share_no_ids(shown):
@@ -245,7 +286,7 @@ def test_a_frame_may_hold_several_figures(shown):
         ({"x": []}, "at least one value"),
         ({"x": range(15), "y": range(15)}, "225 frames"),
         ({"x": [1, 2], "start": {"x": 3}}, "x=3 is not one of the values"),
-        ({"x": [1, 2], "start": {"z": 1}}, "z=1 is not one of the values"),
+        ({"x": [1, 2], "start": {"z": 1}}, "start names 'z'"),
     ],
 )
 def test_a_slider_that_cannot_be_drawn_is_refused(shown, options, message):

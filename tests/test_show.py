@@ -91,3 +91,15 @@ def test_a_table_is_markdown_with_rounded_numbers(shown):
 def test_a_table_of_numbers_only_keeps_whole_numbers_whole(shown):
     show.table(pd.DataFrame({"n": [3, 4], "loss": [0.5, 0.25]}, index=["a", "b"]), digits=1)
     assert shown[0].splitlines()[2:] == ["| a | 3 | 0.5 |", "| b | 4 | 0.2 |"]
+
+
+def test_cells_cannot_break_a_table(shown):
+    show.table(pd.DataFrame({"a|b": [1.0], "n": [2]}, index=["x"]).rename(columns={"a|b": "a"}))
+    show.table(pd.DataFrame({"what": ["one|two\nthree", None], "v": [-1e-9, float("nan")]}, index=["a", "b"]))
+    assert shown[1].splitlines()[2:] == ["| a | one\\|two three | 0.0000 |", "| b | – | – |"]
+    assert shown[1].splitlines()[1] == "| :-- | :-- | --: |"
+
+
+def test_showing_nothing_is_an_error():
+    with pytest.raises(ValueError, match="at least one"):
+        show.source()
