@@ -75,7 +75,7 @@ class Visit:
         self.tab.on("console", lambda m: self.said.append(m.text) if m.type in ("error", "warning") else None)
         self.tab.on("pageerror", lambda error: self.said.append(str(error)))
         self.context.on("request", lambda request: self.asked.append(request.url))
-        self.tab.on("requestfailed", lambda request: self.missing.append(request.url))
+        self.tab.on("requestfailed", self.failed)
         self.tab.on(
             "response", lambda r: self.missing.append(f"{r.status} {r.url}") if r.status >= 400 else None
         )
@@ -87,6 +87,11 @@ class Visit:
         self.tab.wait_for_function("!window.MathJax || (MathJax.startup && MathJax.startup.promise)")
         self.tab.evaluate("window.MathJax ? MathJax.startup.promise.then(() => 1) : 1")
         return self.tab
+
+    def failed(self, request):
+        # An aborted request is one that the browser gave up itself, because the page was left.
+        if "ERR_ABORTED" not in (request.failure or ""):
+            self.missing.append(f"{request.failure} {request.url}")
 
     def outside(self):
         return [url for url in self.asked if not url.startswith((self.site, "data:", "blob:", "about:"))]

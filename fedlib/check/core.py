@@ -38,7 +38,7 @@ class Result:
 
     def __repr__(self):
         if self.status == "not done":
-            return f"○ {self.exercise}: not done yet. Replace the ... in the cell above and run both cells again."
+            return f"○ {self.exercise}: not done yet. Replace the three dots in the cell above and run both cells again."
         if self.passed:
             return f"✓ {self.exercise}: every property holds: {'; '.join(self.properties)}."
         return f"✗ {self.exercise}. Property that broke: {self.broken}.\n  Hint: {self.hint}"
