@@ -28,6 +28,7 @@ def execute(path, output, scale):
         os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
     # The book's own kernel, whatever other kernels the user has registered; and no progress bars in its pages.
     os.environ.update(JUPYTER_PREFER_ENV_PATH="1", FEDLIB_PROGRESS="0")
+    os.environ["IPYTHONDIR"] = str(ipython_folder(Path("_build") / "ipython"))
     output.parent.mkdir(parents=True, exist_ok=True)
     unfinished = output.with_suffix(".running.ipynb")
     papermill.execute_notebook(
@@ -36,6 +37,14 @@ def execute(path, output, scale):
     )  # fmt: skip
     nbformat.write(for_the_book(nbformat.read(unfinished, as_version=4)), unfinished)
     unfinished.replace(output)
+
+
+def ipython_folder(folder):
+    """Return a folder of settings of its own: a user's start-up files must not reach the pages, nor notices the log."""
+    profile = folder.resolve() / "profile_default"
+    profile.mkdir(parents=True, exist_ok=True)
+    (profile / "ipython_kernel_config.py").write_text("get_config().IPKernelApp.log_level = 40  # errors only\n")
+    return folder.resolve()
 
 
 def for_the_book(notebook):
