@@ -1,19 +1,4 @@
-"""Planted mistakes: each must make at least one of the named tests fail.
-
-``python tests/mutants_core.py [NAME]`` plants each in a copy of the project and reports the survivors.
-"""
-
-import os
-import shutil
-import signal
-import sys
-import tempfile
-from pathlib import Path
-
-import hypothesis  # noqa: F401  (imported once, before the children are forked)
-import pytest
-import scipy.special  # noqa: F401
-import torch
+"""The planted mistakes of the PyTorch core; ``tests/mutants.py`` lists them with all others."""
 
 
 def mutant(name, file, old, new, *tests):
@@ -470,50 +455,3 @@ MUTANTS = [
         "test_experiment.py",
     ),
 ]
-
-
-def survives(mutant, project):
-    """Return True if all named tests pass in spite of the mutant, planted in a copy of ``project``."""
-    with tempfile.TemporaryDirectory() as work:
-        for folder in ("fedlib", "tests"):
-            shutil.copytree(
-                project / folder, Path(work, folder), ignore=shutil.ignore_patterns("__pycache__")
-            )
-        shutil.copy(project / "pyproject.toml", work)
-        path = Path(work, mutant["file"])
-        source = path.read_text()
-        if source.count(mutant["old"]) != 1:
-            raise ValueError(
-                f"{mutant['name']}: {mutant['old']!r} occurs {source.count(mutant['old'])} times"
-            )
-        path.write_text(source.replace(mutant["old"], mutant["new"]))
-        return _run(work, mutant["tests"]) == 0
-
-
-def _run(work, tests, seconds=120):
-    """Run pytest in a forked child, which inherits the imported torch: faster than a new interpreter."""
-    pid = os.fork()
-    if pid == 0:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        os.chdir(work)
-        os.environ.update(PYTHONPATH=work, OMP_NUM_THREADS="1")
-        os.environ.pop("FEDLIB_DATA", None)
-        sys.path[:0] = [work]
-        signal.alarm(seconds)  # a test that hangs has noticed the mutant, too
-        os._exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests]))
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if status not in (0, 1, -signal.SIGALRM):
-        raise RuntimeError(f"the tests {tests} did not run: exit status {status}")
-    return status
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    chosen = [m for m in MUTANTS if len(sys.argv) == 1 or m["name"] in sys.argv[1:]]
-    survivors = []
-    for planted in chosen:
-        alive = survives(planted, Path(__file__).parent.parent)
-        print("SURVIVES" if alive else "dies    ", planted["name"], flush=True)
-        survivors += [planted["name"]] * alive
-    print(f"{len(chosen) - len(survivors)} of {len(chosen)} mutants die")
-    sys.exit(bool(survivors))
