@@ -17,10 +17,12 @@ class Correction:
     used.
 
     ``plain_steps_only`` is for methods whose formulas assume steps of exactly lr · gradient: it makes
-    ``validate`` refuse local momentum.
+    ``validate`` refuse local momentum. ``rowwise`` says that ``correct`` treats every entry by itself, so that it may
+    be handed matrices with one row a client instead of vectors.
     """
 
     plain_steps_only = False
+    rowwise = False
 
     def row_size(self, layout):
         """Length of a client's private row; 0 means that clients keep nothing."""

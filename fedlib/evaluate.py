@@ -5,15 +5,23 @@ import math
 import torch
 
 
-def outputs(model, w, x, chunk=500):
-    """Return the outputs ``[n, C]`` of the network with parameters ``w`` (``[d]``) for samples ``x``."""
-    model.load(w)
-    with torch.no_grad():
-        return torch.cat([model(part) for part in x.split(chunk)])
+def outputs(workers, w, x, chunk=500):
+    """Return the outputs ``[n, C]`` of the network with parameters ``w`` (``[d]``) for samples ``x``.
+
+    ``workers`` is an ``executor.Workers``; chunks are fixed in size, so that their number changes nothing.
+    """
+
+    def forward(model, part):
+        model.load(w)
+        with torch.no_grad():
+            return model(part)
+
+    parts = x.split(chunk)
+    return torch.cat(workers.map(forward, [(part,) for part in parts], [len(part) for part in parts]))
 
 
-def evaluate(task, model, w):
-    """Measure ``w`` on the task's test set.
+def evaluate(task, workers, w):
+    """Measure ``w`` on the task's test set, with the networks of ``workers`` side by side.
 
     Returns
     -------
@@ -22,7 +30,7 @@ def evaluate(task, model, w):
         ``class_accuracy``, a list over all classes of the task (None for a class without test samples).
     """
     y = task.data.test_y
-    predicted = outputs(model, w, task.data.test_x)
+    predicted = outputs(workers, w, task.data.test_x)
     loss = float(task.loss(predicted, y))
     scores = {"loss": loss if math.isfinite(loss) else None}
     if not y.is_floating_point():

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import mutants_core
+import mutants_engine
 
 
 class Mutant(NamedTuple):
@@ -294,5 +295,9 @@ MUTANTS = [
         many_epochs_untested=("for epochs in (3, 8):", "for epochs in (3,):"),
         local_sd_hint_lost=("(local.mean(axis=0), p @ local, np.sqrt(p @ local**2))", "()"),
     ),
-    *(Mutant(**{**planted, "tests": tuple(planted["tests"])}) for planted in mutants_core.MUTANTS),
+    *(
+        Mutant(**{**planted, "tests": tuple(planted["tests"])})
+        for module in (mutants_core, mutants_engine)
+        for planted in module.MUTANTS
+    ),
 ]
