@@ -31,6 +31,8 @@ def reason_against(settings, task, module):
     correction = settings.correction
     if type(correction).correct is not Correction.correct and not correction.rowwise:
         return f"{type(correction).__name__}.correct does not say that it works on rows (rowwise = True)"
+    if settings.augment:
+        return f"{settings.augment.__name__} changes pictures one by one"
     if settings.precision != "float32":
         return f"precision={settings.precision!r} is not float32"
     return ""

@@ -35,7 +35,8 @@ def client_work(ctx, task, method, model, state, w):
         return Report(ctx.client, dropped="no samples")
     try:
         start, batches, carry = client_begin(ctx, task, method, state, w)
-        result = local_sgd(method.local, task, model, start, batches, carry)
+        settings = method.local.at(ctx.t)
+        result = local_sgd(settings, task, model, start, batches, carry, ctx.stream("augment"))
         return client_end(ctx, method, state, carry, result)
     except CLIENT_FAULTS as error:
         fault = f"{type(error).__name__}: {error}"
@@ -65,7 +66,7 @@ def clients_together(contexts, task, method, model, state, starts):
     """Do the ``client_work`` of several clients in one batched training, and return their reports."""
     able = [(ctx, w) for ctx, w in zip(contexts, starts) if task.sizes[ctx.client]]
     begun = [client_begin(ctx, task, method, state, w) for ctx, w in able]
-    results = batched.local_sgd_rows(method.local, task, model, *map(list, zip(*begun))) if begun else []
+    results = batched.local_sgd_rows(method.local.at(contexts[0].t), task, model, *map(list, zip(*begun))) if begun else []
     reports = {
         ctx.client: client_end(ctx, method, state, carry, result)
         for (ctx, _), (_, _, carry), result in zip(able, begun, results)

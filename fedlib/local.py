@@ -6,7 +6,8 @@ w, never the weights themselves.
 
 import contextlib
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -23,8 +24,8 @@ class LocalSGD:
 
     Parameters
     ----------
-    lr : float
-        Local learning rate η.
+    lr : float or schedule
+        Local learning rate η, or one of ``schedule``, which gives each round its own.
     epochs : int
         Local epochs E: passes over the client's own samples in one round.
     batch_size : int or None
@@ -33,6 +34,8 @@ class LocalSGD:
         Heavy-ball momentum *within* a round.  It starts from zero in every round.
     correction : Correction
         What bends each gradient.
+    augment : callable, optional
+        ``augment(x, rng) -> x`` changes each batch at random, for example ``augment.flip_and_crop``.
     precision : {"float32", "bf16", "fp16"}
         Number format of forward and backward passes; parameters and their sums stay float32.  The 16-bit formats are
         faster where the hardware has them, and less exact.  ``"fp16"`` is for GPUs without bf16: it scales the loss.
@@ -40,17 +43,18 @@ class LocalSGD:
         Train all of a round's clients in one go, which is faster for small networks (see ``batched``).
     """
 
-    lr: float
+    lr: object
     epochs: int = 1
     batch_size: int | None = 32
     momentum: float = 0.0
     correction: Correction = field(default_factory=Correction)
+    augment: Callable | None = None
     precision: str = "float32"
     batched: bool = False
 
     def __post_init__(self):
-        if not (math.isfinite(self.lr) and self.lr > 0):
-            raise ValueError(f"lr must be positive and finite, got {self.lr}")
+        if not hasattr(self.lr, "at") and not (math.isfinite(self.lr) and self.lr > 0):
+            raise ValueError(f"lr must be positive and finite, or a schedule, got {self.lr}")
         if not (isinstance(self.epochs, int) and self.epochs >= 1):
             raise ValueError(f"epochs must be an integer of at least 1, got {self.epochs!r}")
         if self.batch_size is not None and not (isinstance(self.batch_size, int) and self.batch_size >= 1):
@@ -65,6 +69,11 @@ class LocalSGD:
             raise TypeError(
                 f"correction must be a Correction, got {self.correction!r}: did you forget the brackets?"
             )
+
+
+    def at(self, t):
+        """Return the settings of round ``t``, whose ``lr`` is a number."""
+        return replace(self, lr=self.lr.at(t)) if hasattr(self.lr, "at") else self
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,7 @@ class LocalResult:
     loss: float
 
 
-def local_sgd(settings, task, model, start, batches, carry):
+def local_sgd(settings, task, model, start, batches, carry, rng=None):
     """Run SGD from ``start`` over ``batches`` and return how far it came.
 
     y ← y − η · correct(∇ℓ(y; batch)), once for each batch (McMahan et al. 2017, ClientUpdate).
@@ -90,6 +99,7 @@ def local_sgd(settings, task, model, start, batches, carry):
     Parameters
     ----------
     settings : LocalSGD
+        Of this round: ``lr`` is a number.
     task : Task
         Holds the training samples and the loss.
     model : FlatModel
@@ -100,6 +110,8 @@ def local_sgd(settings, task, model, start, batches, carry):
         Positions in the training set, one tensor a step.
     carry : dict
         What the correction carries along.
+    rng : numpy.random.Generator, optional
+        For ``augment``.
 
     Returns
     -------
@@ -113,8 +125,9 @@ def local_sgd(settings, task, model, start, batches, carry):
     scaler = LossScale(theta.device) if settings.precision == "fp16" else None
     loss_sum = torch.zeros((), device=theta.device)
     for batch in batches:
+        inputs = settings.augment(x[batch], rng) if settings.augment else x[batch]
         with _precision(theta.device, settings.precision):
-            outputs = model(x[batch])
+            outputs = model(inputs)
         loss = task.loss(outputs.float(), y[batch])
         grad = scaler.gradient(model, loss) if scaler else model.gradient(loss)
         step = correct(grad, theta, carry)

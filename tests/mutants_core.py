@@ -364,8 +364,8 @@ MUTANTS = [
     mutant(
         "client starts from w",
         "client.py",
-        "local_sgd(method.local, task, model, start, batches, carry)",
-        "local_sgd(method.local, task, model, w, batches, carry)",
+        "local_sgd(settings, task, model, start, batches, carry,",
+        "local_sgd(settings, task, model, w, batches, carry,",
         "test_federation.py",
     ),
     mutant("residuals lost", "federation.py", "= report.upload_row\n", "= None\n", "test_federation.py"),

@@ -33,7 +33,7 @@ MODULES = sorted(
 
 # A module may import only what stands in a row above its own, except inside `fedlib.check`.
 LAYERS = [
-    "rng progress files cutting shapes",
+    "rng progress files cutting shapes schedule augment",
     "objective metrics download record correction",
     "flat store",
     "data partition models hospitals heterogeneity",
