@@ -34,14 +34,16 @@ def watch(task, method, rounds, seed=0):
     method = replace(method, aggregate=onlooker)
     model = task.new_model(seed)
     state = begin(task, method, model, seed)
-    for _ in range(rounds):
-        w = state.w
-        with one_thread():
-            state, line = play_round(task, method, model, seed, state)
-        if "skipped" not in line:
-            yield Seen(w, *onlooker.seen, state.w, line)
-    for store in state.rows.values():
-        store.close()
+    try:
+        for _ in range(rounds):
+            w = state.w
+            with one_thread():
+                state, line = play_round(task, method, model, seed, state)
+            if "skipped" not in line:
+                yield Seen(w, *onlooker.seen, state.w, line)
+    finally:  # also when the caller has seen enough
+        for store in state.rows.values():
+            store.close()
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ MUTANTS = [
     mutant("steps of dropped clients counted", "federation.py",
            "steps=np.array([report.result.steps for report in used], dtype=np.int64),",
            "steps=np.array([report.result.steps if report.result else 0 for report in reports], dtype=np.int64),", "test_drift.py"),
-    mutant("watch: rounds without state", "watch.py", "            state, line = play_round(", "            _, line = play_round(", "test_watch.py"),
+    mutant("watch: rounds without state", "watch.py", "state, line = play_round(", "_, line = play_round(", "test_watch.py"),
     mutant("watch: the aggregator behind is another", "watch.py", "self.aggregate.combine(ctx, deltas)",
            "__import__('fedlib.aggregate').aggregate.WeightedMean().combine(ctx, deltas)", "test_watch.py"),
     mutant("watch: the model after for the one before", "watch.py", "yield Seen(w, *onlooker.seen,", "yield Seen(state.w, *onlooker.seen,", "test_watch.py"),
