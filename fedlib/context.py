@@ -31,6 +31,8 @@ class Context:
         ``full_gradient(k, w)`` → gradient of client k's mean loss f_k at w, shape ``[d]``.
     client : int, optional
         The client whose half of a part is running; None on the server.
+    steps : array, shape [K], int, optional
+        Local steps that each of ``clients`` took, counted; None before they trained.
     """
 
     t: int
@@ -41,6 +43,7 @@ class Context:
     layout: Layout
     full_gradient: Callable
     client: int | None = None
+    steps: np.ndarray | None = None
 
     @property
     def num_clients(self):

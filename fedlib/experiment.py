@@ -110,7 +110,7 @@ def run(task, method, rounds, seed=0, record=None, evaluate_every=1, workers=Non
         for _ in progress(range(state.t, rounds), "rounds" if precision == "float32" else f"rounds ({precision})"):
             state, line = play_round(task, method, team, seed, state)
             if evaluate_every and state.t % evaluate_every == 0:
-                line.update(evaluate(task, team, state.w))
+                line.update(evaluate(task, model, state.w, team))
             lines.append(line)
             if book:
                 book.append(line, _pack(state))

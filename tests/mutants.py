@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import mutants_ch05
 import mutants_core
 import mutants_engine
 
@@ -297,7 +298,7 @@ MUTANTS = [
     ),
     *(
         Mutant(**{**planted, "tests": tuple(planted["tests"])})
-        for module in (mutants_core, mutants_engine)
+        for module in (mutants_core, mutants_engine, mutants_ch05)
         for planted in module.MUTANTS
     ),
 ]

@@ -83,7 +83,7 @@ def test_evaluation_by_hand_with_a_class_nobody_tests():
     x = torch.eye(3)[[0, 0, 1, 1, 2]]
     y = torch.tensor([0, 0, 1, 0, 1])
     task = Task(constant_class, Dataset("hand", x, y, x, y, 3), partition.iid(num_clients=1))
-    scores = evaluate(task, Workers([task.new_model(0)]), task.new_model(0).theta)
+    scores = evaluate(task, task.new_model(0), task.new_model(0).theta)
     assert scores["accuracy"] == pytest.approx(3 / 5)
     assert scores["class_accuracy"] == [pytest.approx(2 / 3), pytest.approx(1 / 2), None]
     hit, miss = -np.log(np.e / (np.e + 2)), -np.log(1 / (np.e + 2))
@@ -92,15 +92,17 @@ def test_evaluation_by_hand_with_a_class_nobody_tests():
 
 def test_evaluation_of_a_regression_has_a_loss_only():
     task = laboratory()
-    assert evaluate(task, Workers([task.new_model(0)]), torch.tensor([2.0])) == {"loss": pytest.approx(2.0)}
-    assert evaluate(task, Workers([task.new_model(0)]), torch.tensor([3e38]))["loss"] is None
+    assert evaluate(task, task.new_model(0), torch.tensor([2.0])) == {"loss": pytest.approx(2.0)}
+    assert evaluate(task, task.new_model(0), torch.tensor([3e38]))["loss"] is None
 
 
 def test_outputs_do_not_depend_on_the_chunks():
     model = models.build(models.mlp, (4,), 3, seed=0)
     x, w = torch.randn(23, 4, generator=torch.Generator().manual_seed(0)), model.theta.clone()
-    alone = Workers([model])
-    torch.testing.assert_close(outputs(alone, w, x, chunk=5), outputs(alone, w, x))
+    whole = outputs(model, w, x)
+    torch.testing.assert_close(outputs(model, w, x, chunk=5), whole)
+    two = Workers([model, models.build(models.mlp, (4,), 3, seed=1)])
+    assert torch.equal(outputs(model, w, x, chunk=5, workers=two), outputs(model, w, x, chunk=5))
 
 
 def test_task_sizes_and_weights():

@@ -44,7 +44,7 @@ LAYERS = [
     "executor batched",
     "client",
     "federation",
-    "experiment",
+    "experiment watch",
     "results",
     "plots show",
     "notebook check",

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import experiments
 
-from fedlib.experiment import run
-
 RECORDS, WORK = Path("fedlib/records"), Path("runs")
 MODULES = sorted(path.stem for path in Path(experiments.__file__).parent.glob("chapter*.py"))
 
@@ -29,14 +27,14 @@ def play(job):
         except BlockingIOError:
             return None
         task, method = job.build()
-        return run(task, method, job.rounds, seed=job.seed, record=folder)
+        return job.play(task, method, job.rounds, seed=job.seed, record=folder)
 
 
 def save_group(path, jobs, histories):
-    """Write one file for many runs: their settings, and accuracy and loss after each round."""
+    """Write one file for many runs: their settings, and what was measured after each round."""
     lines = []
     for job, history in zip(jobs, histories):
-        measured = {name: [_rounded(line[name]) for line in history.rounds] for name in ("accuracy", "loss")}
+        measured = {name: [_rounded(line[name]) for line in history.rounds] for name in job.measured}
         lines.append({**job.settings, "sha256": history.sha256, **measured})
     config = histories[0].config
     content = {"environment": config["environment"], "data": config["task"]["data"]["name"], "runs": lines}

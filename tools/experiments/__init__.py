@@ -11,19 +11,26 @@ from functools import cache
 import torch
 
 from fedlib import data
+from fedlib.experiment import run
 
 SEEDS = (0, 1, 2)
 
 
 @dataclass(frozen=True)
 class Run:
-    """One experiment: ``build()`` returns its task and method; ``settings`` tell the runs of a group apart."""
+    """One experiment: ``build()`` returns its task and method; ``settings`` tell the runs of a group apart.
+
+    ``play`` takes what ``fedlib.experiment.run`` takes and returns a history, with more in its lines perhaps;
+    ``measured`` are the entries of a line that the file of a group keeps.
+    """
 
     name: str
     build: Callable
     rounds: int
     seed: int
     settings: dict = field(default_factory=dict)
+    play: Callable = run
+    measured: tuple = ("accuracy", "loss")
 
 
 @cache
