@@ -87,6 +87,7 @@ def validate(method, task):
             f"local momentum={method.local.momentum} does not go with {method.local.correction}, "
             "which infers gradients from lr times the number of steps: set momentum=0 (or use the server's)"
         )
+    method.local.correction.check(method.local)
     if not task.data.train_y.is_floating_point():
         module = task.new_model(seed=0).module
         width = module(task.data.train_x[:1]).shape[1]
@@ -162,7 +163,9 @@ def play_round(task, method, model, seed, state):
         return replace(state, t=state.t + 1), {**line, "skipped": "the new model would not be finite"}
     server = method.local.correction.commit(ctx, state.server, messages)
     _keep_rows(method.local.correction, state.rows, used, messages)
-    return State(state.t + 1, w, server, step, state.rows), {**line, "weights": [float(p) for p in weights]}
+    line["weights"] = [float(p) for p in weights]
+    line |= method.local.correction.describe(server, [report.carry for report in used])
+    return State(state.t + 1, w, server, step, state.rows), line
 
 
 def client_work(ctx, task, method, model, state, w):
