@@ -33,10 +33,10 @@ def play(job):
 
 
 def save_group(path, jobs, histories):
-    """Write one file for many runs: their settings, and accuracy and loss after each round."""
+    """Write one file for many runs: their settings, and what was measured in each round."""
     lines = []
     for job, history in zip(jobs, histories):
-        measured = {name: [_rounded(line[name]) for line in history.rounds] for name in ("accuracy", "loss")}
+        measured = {name: [_rounded(line.get(name)) for line in history.rounds] for name in job.measured}
         lines.append({**job.settings, "sha256": history.sha256, **measured})
     config = histories[0].config
     content = {"environment": config["environment"], "data": config["task"]["data"]["name"], "runs": lines}
