@@ -20,7 +20,8 @@ class EMAControl(Correction):
 
     "corrected": c ← c + β (g̃ − c), from the client's own steps.  For a constant g this is
     c = (g/2) (1 − (1 − 2β)^t), so steps shrink to half their length.
-    "raw": c ← c + β (g − c).  That is FedProx with μ = β / lr, see ``equivalent_mu``.
+    "raw": c ← c + β (g − c).  That is FedProx with μ = β / lr: if c = −μ (θ − w) before a step of −lr (g − c), then
+    c + β (g − c) is −μ times the new θ − w.
     "global": c is the server's, c ← c + β (mean of all clients' mean gradients − c) after each round.  If all
     clients take part with equal H, it is −β (w − w⁰) / (H lr): a pull toward the *initial* model.
 
@@ -118,12 +119,3 @@ class MatchedRate(Correction):
         factor = (1 + carry["rate"]) / 2
         carry["rate"] *= 1 - 2 * self.beta
         return grad.mul_(factor)
-
-
-def equivalent_mu(beta, lr):
-    """Return the μ with which FedProx takes the same steps as ``EMAControl(beta, "raw")``: β / lr.
-
-    Both start a round with no pull.  If c = −μ (θ − w) before a step with gradient g, then after it
-    c + β (g − c) = −μ (θ − w) + β (g − c), and −μ (θ − lr (g − c) − w) is the same if μ lr = β.
-    """
-    return beta / lr
