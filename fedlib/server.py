@@ -27,24 +27,24 @@ class ServerSGD:
 
 @dataclass(frozen=True)
 class ServerMomentum:
-    """FedAvgM: v ← β v + Δ, w ← w + lr v (Hsu et al. 2019, section 4.3).
+    """FedAvgM: v ← momentum · v + Δ, w ← w + lr v (Hsu et al. 2019, section 4.3).
 
-    A constant Δ is multiplied by up to 1 / (1 − β): with β = 0.9, lr = 0.1 keeps the length of FedAvg's steps.
+    A constant Δ is multiplied by up to 1 / (1 − momentum): with momentum 0.9, lr = 0.1 keeps the length of FedAvg's steps.
 
     Parameters
     ----------
     lr : float
         Server learning rate, positive.
-    beta : float
-        Momentum β in [0, 1).
+    momentum : float
+        Share of the old velocity v that stays, in [0, 1).
     """
 
     lr: float = 1.0
-    beta: float = 0.9
+    momentum: float = 0.9
 
     def __post_init__(self):
         _positive("lr", self.lr)
-        _fraction("beta", self.beta)
+        _fraction("momentum", self.momentum)
 
     def prepare(self, w):
         """Return the velocity v = 0."""
@@ -52,7 +52,7 @@ class ServerMomentum:
 
     def step(self, state, w, update):
         """Return the new ``w`` (shape ``[d]``, a new tensor) and the new state."""
-        v = update.add(state["v"], alpha=self.beta)
+        v = update.add(state["v"], alpha=self.momentum)
         return w.add(v, alpha=self.lr), {"v": v}
 
 

@@ -236,7 +236,7 @@ def test_local_momentum_is_refused_and_the_servers_is_not(correction):
     local_momentum = LocalSGD(lr=0.1, momentum=0.9, correction=correction)
     with pytest.raises(ValueError, match=r"momentum=0.9 .*Scaffold\(.*server"):
         validate(Federation(local_momentum), laboratory())
-    method = Federation(local(correction), step=ServerMomentum(lr=0.5, beta=0.5))
+    method = Federation(local(correction), step=ServerMomentum(lr=0.5, momentum=0.5))
     assert play(laboratory((3, 1)), method, 200)[0].w.item() == pytest.approx(0.5714285714, abs=3e-6)
 
 

@@ -21,7 +21,7 @@ def two_steps(step, first, second):
 
 
 def test_momentum_by_hand():
-    w, state = two_steps(ServerMomentum(lr=0.5, beta=0.8), [1.0, -2.0], [0.5, 0.0])
+    w, state = two_steps(ServerMomentum(lr=0.5, momentum=0.8), [1.0, -2.0], [0.5, 0.0])
     # v: (1, −2), then 0.8 · (1, −2) + (0.5, 0) = (1.3, −1.6); w: + 0.5 v each time.
     assert state["v"].tolist() == pytest.approx([1.3, -1.6])
     assert w == pytest.approx([1 + 0.5 + 0.65, -2 - 1 - 0.8])
@@ -78,7 +78,7 @@ def test_a_continued_run_ends_with_the_same_bits(step, tmp_path):
     ("make", "message"),
     [
         (lambda: ServerMomentum(lr=0.0), "lr must be positive and finite, got 0.0"),
-        (lambda: ServerMomentum(beta=1.0), r"beta must lie in \[0, 1\), got 1.0"),
+        (lambda: ServerMomentum(momentum=1.0), r"momentum must lie in \[0, 1\), got 1.0"),
         (lambda: ServerAdam(lr=float("nan")), "lr must be positive and finite, got nan"),
         (lambda: ServerAdam(beta1=-0.1), "beta1 must lie in"),
         (lambda: ServerYogi(beta2=1.0), "beta2 must lie in"),

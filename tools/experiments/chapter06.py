@@ -24,7 +24,7 @@ from fedlib.task import Task
 
 MANY_SEEDS = range(8)
 LR = 0.1  # of every arm unless it says otherwise; chosen for FedAvg in chapter 4
-MOMENTUM = ServerMomentum(lr=0.1, beta=0.9)  # steps as long as FedAvg's if updates agree
+MOMENTUM = ServerMomentum(lr=0.1, momentum=0.9)  # steps as long as FedAvg's if updates agree
 
 ARMS = {
     "fedavg": Correction(),
