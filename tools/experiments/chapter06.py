@@ -135,7 +135,7 @@ def groups():
     tuned = ("fedavg", "prox0.1", "scaffold", "ema")
     yield group(
         "small_lr", 30, [{"arm": arm, "lr": lr} for arm in tuned for lr in (0.03, 0.1, 0.3)],
-        lambda arm, lr, seed: small(ARMS[arm], seed, lr, table=held_out_table), seeds=range(5),
+        lambda arm, lr, seed: small(ARMS[arm], seed, lr, table=held_out_table), seeds=range(3),
     )  # fmt: skip
     yield group("small_arms", 30, [{"arm": arm} for arm in ARMS], lambda arm, seed: small(ARMS[arm], seed))
     yield group(
@@ -166,7 +166,7 @@ def groups():
         warm,
     )  # fmt: skip
     yield group(
-        "small_participation", 60, [{"arm": arm, "m": m} for arm in ("fedavg", "scaffold")
+        "small_participation", 40, [{"arm": arm, "m": m} for arm in ("fedavg", "scaffold")
                                     for m in (1, 2, 4, 6, 10, 20)],
         lambda arm, m, seed: small(Watched() if arm == "scaffold" else Correction(), seed, clients=20,
                                    select=Uniform(m)),
