@@ -70,14 +70,14 @@ class Scaffold(Correction):
         return message | {"control": control_change(carry["c"], result.delta, length)}
 
     def keep(self, carry, sent):
-        change = _change_sent(carry["c"], sent)
+        change = change_sent(carry["c"], sent)
         if change is None:
             return None
         carry["own"] = carry["own"] + change
         return carry["own"]
 
     def commit(self, ctx, server, messages):
-        changes = _change_sent(server["c"], messages)
+        changes = change_sent(server["c"], messages)
         if changes is None:
             return server
         c = server["c"].clone()
@@ -107,7 +107,7 @@ def control_change(c, delta, length):
     return -c - delta / length
 
 
-def _change_sent(c, message):
+def change_sent(c, message):
     """Return Δc_k from what was sent, on either side; None if this round renews nothing."""
     if "length" in message:
         return control_change(c, message["delta"], message["length"])

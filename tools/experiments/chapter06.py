@@ -134,7 +134,7 @@ def group(name, rounds, settings, build, measured=("accuracy", "loss"), seeds=MA
 def groups():
     tuned = ("fedavg", "prox0.1", "scaffold", "ema")
     yield group(
-        "small_lr", 30, [{"arm": arm, "lr": lr} for arm in tuned for lr in (0.03, 0.1, 0.3)],
+        "small_lr", 30, [{"arm": arm, "lr": lr} for arm in tuned for lr in (0.03, 0.1, 0.3, 1.0)],
         lambda arm, lr, seed: small(ARMS[arm], seed, lr, table=held_out_table), seeds=range(3),
     )  # fmt: skip
     yield group("small_arms", 30, [{"arm": arm} for arm in ARMS], lambda arm, seed: small(ARMS[arm], seed))
