@@ -12,7 +12,7 @@ def warm_start(start, ctx, w):
     Parameters
     ----------
     start : {"zero", "own", "mean", "shared"}
-        "zero": nothing.  "own": c_k = ∇f_k(w) and c = Σ_k p_k c_k (Karimireddy et al. 2020, section 4).
+        "zero": nothing.  "own": c_k = ∇f_k(w) and c = Σ_k p_k c_k (Karimireddy et al. 2020).
         "mean": c_k = c = Σ_k p_k ∇f_k(w), the mean gradient of a first round.  "shared": c_k = c, the gradient of
         one batch that everybody has; here the samples of the client with the largest weight.
     ctx : Context

@@ -337,12 +337,13 @@ def test_the_hint_about_equal_weights_in_c_is_true():
 
 
 def test_the_bytes_are_those_of_the_ledger():
-    from two_clients import laboratory, local
+    from two_clients import local, task_from
 
     from fedlib.control import Scaffold
     from fedlib.experiment import run
     from fedlib.federation import Federation
 
     for method, correction in {"fedavg": None, "scaffold": Scaffold(), "rebuilt": Scaffold(rebuild=True)}.items():
-        line = run(laboratory(), Federation(local(correction)), 1).rounds[0]
-        assert bytes_by_formula(method, 2, 1) == line["bytes_down"] + line["bytes_up"]
+        task = task_from(np.ones((2, 3)), np.ones((2, 3)), [1, 1])
+        line = run(task, Federation(local(correction)), 1).rounds[0]
+        assert bytes_by_formula(method, 2, 3) == line["bytes_down"] + line["bytes_up"]

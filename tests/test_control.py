@@ -183,9 +183,9 @@ def lines_of(correction, rounds=1):
 
 
 def test_the_ledger_counts_two_vectors_each_way_or_one_and_a_number():
-    d = 4  # bytes of the laboratory's only parameter
+    task, d = task_from(np.ones((2, 3)), np.ones((2, 3)), [1, 1]), 4 * 3  # bytes of a vector
     for correction, up in ((Scaffold(), 2 * d), (Scaffold(option=1), 2 * d), (Scaffold(rebuild=True), d + 4)):
-        (line,) = lines_of(correction)
+        _, (line,), _ = play(task, Federation(local(correction)), 1)
         assert line["bytes_down"] == 2 * 2 * d and line["bytes_up"] == 2 * up
 
 
