@@ -82,6 +82,7 @@ def validate(method, task):
     module = task.new_model(seed=0).module
     if method.local.batched and (reason := batched.reason_against(method.local, task, module)):
         raise ValueError(f"batched=True does not go with this task: {reason}. Set batched=False")
+    method.local.correction.check(method.local.at(0))
     if not task.data.train_y.is_floating_point():
         width = module(task.data.train_x[:1]).shape[1]
         if width != task.data.num_classes:
@@ -165,7 +166,9 @@ def play_round(task, method, workers, seed, state):
         return replace(state, t=state.t + 1), {**line, "skipped": "the new model would not be finite"}
     server = method.local.correction.commit(ctx, state.server, messages)
     _keep_rows(method.local.correction, state.rows, used, messages)
-    return State(state.t + 1, w, server, step, state.rows), {**line, "weights": [float(p) for p in weights]}
+    line["weights"] = [float(p) for p in weights]
+    line |= method.local.correction.describe(server, [report.carry for report in used])
+    return State(state.t + 1, w, server, step, state.rows), line
 
 
 def _keep_rows(correction, stores, used, messages):

@@ -1,10 +1,8 @@
 """Faults to plant in the library, each with the tests that have to notice: run them with `make mutants`."""
 
+import importlib
+from pathlib import Path
 from typing import NamedTuple
-
-import mutants_ch05
-import mutants_core
-import mutants_engine
 
 
 class Mutant(NamedTuple):
@@ -298,7 +296,7 @@ MUTANTS = [
     ),
     *(
         Mutant(**{**planted, "tests": tuple(planted["tests"])})
-        for module in (mutants_core, mutants_engine, mutants_ch05)
-        for planted in module.MUTANTS
+        for path in sorted(Path(__file__).parent.glob("mutants_*.py"))
+        for planted in importlib.import_module(path.stem).MUTANTS
     ),
 ]

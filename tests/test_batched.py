@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from two_clients import EMA, Prox, Scaffold
 
 from fedlib import batched, local, models, partition
+from fedlib.control import Scaffold
 from fedlib.correction import Correction
 from fedlib.data import Dataset
+from fedlib.ema import EMAControl, MatchedRate
 from fedlib.experiment import run
 from fedlib.federation import Federation
 from fedlib.local import LocalSGD, local_sgd, make_batches
+from fedlib.prox import FedProx
 from fedlib.rng import stream
 from fedlib.selection import Uniform
 from fedlib.task import Task
@@ -36,9 +38,13 @@ RULES = {
     "plain": {},
     "momentum": {"momentum": 0.9},
     "full batches": {"batch_size": None},
-    "prox": {"correction": Prox(0.5)},
-    "SCAFFOLD": {"correction": Scaffold(warm=True)},
-    "EMA": {"correction": EMA(0.1, raw=False, kept=True)},
+    "prox": {"correction": FedProx(0.5)},
+    "SCAFFOLD": {"correction": Scaffold(start="own")},
+    "SCAFFOLD, option 1": {"correction": Scaffold(option=1)},
+    "EMA": {"correction": EMAControl(0.1, kept=True)},
+    "EMA now and then": {"correction": EMAControl(0.1, reading="raw", refresh_every=3)},
+    "global EMA": {"correction": EMAControl(0.1, reading="global")},
+    "matched rate": {"correction": MatchedRate(0.1)},
 }
 
 
@@ -60,11 +66,11 @@ def test_a_batched_run_equals_the_serial_one(rule, model):
 
 
 def test_one_round_agrees_row_by_row_within_a_millionth():
-    plain, settings = task(alpha=0.3), LocalSGD(lr=0.1, epochs=2, batch_size=8, correction=EMA(0.1, False, True))
+    plain, settings = task(alpha=0.3), LocalSGD(lr=0.1, epochs=2, batch_size=8, correction=EMAControl(0.1, kept=True))
     model, w = plain.new_model(1), plain.new_model(0).theta.clone()
     starts = [w + 0.01 * k for k in range(9)]
     batches = [make_batches(plain.clients[k], settings, stream(0, "batches", 0, k)) for k in range(9)]
-    carries, others = ([{"c": torch.full_like(w, 0.01 * k)} for k in range(9)] for _ in range(2))
+    carries, others = ([{"c": torch.full_like(w, 0.01 * k), "step": 0} for k in range(9)] for _ in range(2))
     rows = batched.local_sgd_rows(settings, plain, model, starts, batches, carries)
     for k in range(9):
         alone = local_sgd(settings, plain, model, starts[k], batches[k], others[k])

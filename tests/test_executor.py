@@ -6,24 +6,27 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from two_clients import EMA, PersonalSlice, Prox, Scaffold
+from two_clients import PersonalSlice
 
 from fedlib import local, models, partition
+from fedlib.control import Scaffold
 from fedlib.correction import Correction
 from fedlib.data import Dataset
+from fedlib.ema import EMAControl
 from fedlib.executor import Workers, num_workers, one_thread
 from fedlib.experiment import run
 from fedlib.federation import Federation
 from fedlib.local import LocalSGD
+from fedlib.prox import FedProx
 from fedlib.selection import Uniform
 from fedlib.task import Task
 
 RULES = {
     "plain": {},
     "momentum": {"momentum": 0.9},
-    "prox": {"correction": Prox(0.5)},
-    "SCAFFOLD": {"correction": Scaffold(warm=True)},
-    "EMA": {"correction": EMA(0.1, raw=False, kept=True)},
+    "prox": {"correction": FedProx(0.5)},
+    "SCAFFOLD": {"correction": Scaffold(start="own")},
+    "EMA": {"correction": EMAControl(0.1, kept=True)},
     "personal slice": {"correction": PersonalSlice(10, 30)},
     "bf16": {"precision": "bf16"},
 }
@@ -51,7 +54,7 @@ def test_any_number_of_workers_gives_the_same_bits(rule):
 
 
 def test_a_run_may_be_continued_with_another_number_of_workers(tmp_path):
-    local = LocalSGD(lr=0.05, batch_size=8, correction=Scaffold(warm=True))
+    local = LocalSGD(lr=0.05, batch_size=8, correction=Scaffold(start="own"))
     method, plain = Federation(local, select=Uniform(4)), task()
     straight = run(plain, method, 6, workers=1)
     for rounds, workers in ((2, 2), (3, 1), (6, 3)):

@@ -35,10 +35,10 @@ MODULES = sorted(
 LAYERS = [
     "rng progress files cutting shapes schedule augment",
     "objective metrics download record correction",
-    "flat store",
+    "flat store warmstart",
     "data partition models hospitals heterogeneity",
     "context task",
-    "logreg drift control aggregate compress comm leakage privacy secure byzantine personal",
+    "logreg drift control ema prox aggregate compress comm leakage privacy secure byzantine personal",
     "selection server upload evaluate",
     "local",
     "executor batched",

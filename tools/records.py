@@ -34,7 +34,7 @@ def save_group(path, jobs, histories):
     """Write one file for many runs: their settings, and what was measured after each round."""
     lines = []
     for job, history in zip(jobs, histories):
-        measured = {name: [_rounded(line[name]) for line in history.rounds] for name in job.measured}
+        measured = {name: [_rounded(line.get(name)) for line in history.rounds] for name in job.measured}
         lines.append({**job.settings, "sha256": history.sha256, **measured})
     config = histories[0].config
     content = {"environment": config["environment"], "data": config["task"]["data"]["name"], "runs": lines}
