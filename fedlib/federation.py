@@ -139,7 +139,7 @@ def play_round(task, method, model, seed, state):
     jobs = method.select.draw(state.t, task.num_clients, rng.stream(seed, "select", state.t))
     drawn = np.array([client for client, _ in jobs], dtype=np.int64)
     ctx = Context(
-        state.t, seed, drawn, drawn, task.weights, model.layout, partial(full_gradient, task, model)
+        state.t, seed, drawn, drawn, task.weights, model.layout, partial(full_gradient, task, model), w=state.w
     )
     versions = {state.t: state.w}  # an asynchronous method would keep older models here
 

@@ -33,17 +33,25 @@ def play(job):
 
 
 def save_group(path, jobs, histories):
-    """Write one file for many runs: their settings, and accuracy and loss after each round."""
+    """Write one file for many runs: their settings, and what was measured of each."""
     lines = []
     for job, history in zip(jobs, histories):
-        measured = {name: [_rounded(line[name]) for line in history.rounds] for name in ("accuracy", "loss")}
+        measured = _rounded((job.measure or _curves)(history))
         lines.append({**job.settings, "sha256": history.sha256, **measured})
     config = histories[0].config
     content = {"environment": config["environment"], "data": config["task"]["data"]["name"], "runs": lines}
     path.write_text(json.dumps(content, allow_nan=False))
 
 
+def _curves(history):
+    return {name: [line[name] for line in history.rounds] for name in ("accuracy", "loss")}
+
+
 def _rounded(value):
+    if isinstance(value, dict):
+        return {name: _rounded(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
     return None if value is None else float(f"{value:.5g}")
 
 

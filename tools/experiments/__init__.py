@@ -17,13 +17,17 @@ SEEDS = (0, 1, 2)
 
 @dataclass(frozen=True)
 class Run:
-    """One experiment: ``build()`` returns its task and method; ``settings`` tell the runs of a group apart."""
+    """One experiment: ``build()`` returns its task and method; ``settings`` tell the runs of a group apart.
+
+    ``measure(history)`` says what a group's file keeps of a run; by default accuracy and loss after each round.
+    """
 
     name: str
     build: Callable
     rounds: int
     seed: int
     settings: dict = field(default_factory=dict)
+    measure: Callable | None = None
 
 
 @cache
