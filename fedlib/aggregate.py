@@ -49,6 +49,24 @@ class Unbiased:
         return weighted_sum(weights, deltas), weights
 
 
+@dataclass(frozen=True)
+class StepNormalized:
+    """FedNova's mean: every delta is divided by its client's local steps (Wang et al. 2020).
+
+    Σ p_k Δ_k / H_k is the weighted mean of one step each, so that nobody is heard more for having stepped more
+    often; times the mean number of steps Σ p_k H_k it is as long as a round of FedAvg. For plain local SGD.
+    """
+
+    def combine(self, ctx, deltas):
+        """Return the update ``[d]`` and the weight ``[K]`` of each row of ``deltas`` ``[K, d]``.
+
+        With unequal steps the weights sum to more than 1; the shares p_k / H_k are what matters.
+        """
+        p = normalized(ctx.weights[ctx.clients])
+        weights = p / ctx.steps * np.sum(p * ctx.steps)
+        return weighted_sum(weights, deltas), weights
+
+
 def normalized(weights):
     """Scale nonnegative ``weights`` (shape ``[K]``) to sum 1.
 

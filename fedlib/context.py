@@ -34,6 +34,8 @@ class Context:
         The client whose half of a part is running; None on the server.
     w : tensor, shape [d], optional
         The server's model at the start of the round; None before round 0, where a part is handed it.
+    steps : array, shape [K], int, optional
+        Local steps that each of ``clients`` took, counted; None before they trained.
     """
 
     t: int
@@ -45,6 +47,7 @@ class Context:
     full_gradient: Callable
     client: int | None = None
     w: torch.Tensor | None = None
+    steps: np.ndarray | None = None
 
     @property
     def num_clients(self):

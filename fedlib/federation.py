@@ -149,7 +149,11 @@ def play_round(task, method, model, seed, state):
 
     reports = run_clients(work, jobs, model)
     used = [report for report in reports if not report.dropped]
-    ctx = replace(ctx, clients=np.array([report.client for report in used], dtype=np.int64))
+    ctx = replace(
+        ctx,
+        clients=np.array([report.client for report in used], dtype=np.int64),
+        steps=np.array([report.result.steps for report in used], dtype=np.int64),
+    )
     line = _describe(state, reports, used)
     if len(used) < method.min_clients:
         reason = f"{len(used)} usable messages, min_clients is {method.min_clients}"

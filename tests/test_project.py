@@ -43,7 +43,7 @@ LAYERS = [
     "local",
     "executor",
     "federation",
-    "experiment",
+    "experiment watch",
     "results",
     "plots show",
     "notebook check",

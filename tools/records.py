@@ -13,8 +13,6 @@ from pathlib import Path
 
 import experiments
 
-from fedlib.experiment import run
-
 RECORDS, WORK = Path("fedlib/records"), Path("runs")
 MODULES = sorted(path.stem for path in Path(experiments.__file__).parent.glob("chapter*.py"))
 
@@ -29,22 +27,22 @@ def play(job):
         except BlockingIOError:
             return None
         task, method = job.build()
-        return run(task, method, job.rounds, seed=job.seed, record=folder)
+        return job.play(task, method, job.rounds, seed=job.seed, record=folder)
 
 
 def save_group(path, jobs, histories):
     """Write one file for many runs: their settings, and what was measured of each."""
     lines = []
     for job, history in zip(jobs, histories):
-        measured = _rounded((job.measure or _curves)(history))
-        lines.append({**job.settings, "sha256": history.sha256, **measured})
+        measured = job.summary(history) if job.summary else _series(history, job.measured)
+        lines.append({**job.settings, "sha256": history.sha256, **_rounded(measured)})
     config = histories[0].config
     content = {"environment": config["environment"], "data": config["task"]["data"]["name"], "runs": lines}
     path.write_text(json.dumps(content, allow_nan=False))
 
 
-def _curves(history):
-    return {name: [line[name] for line in history.rounds] for name in ("accuracy", "loss")}
+def _series(history, names):
+    return {name: [line[name] for line in history.rounds] for name in names}
 
 
 def _rounded(value):

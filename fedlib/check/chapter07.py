@@ -240,7 +240,7 @@ def marginalized(answer):
         "By your rule nobody is marginalized, though the first client has a fifth of an equal share. An equal share is "
         "1/K, not the median.": p < 0,
     }
-    cases = ((p, 0.3), (p, 0.7), (np.array([0.02, 0.38, 0.6]), 0.3))
+    cases = ((p, 0.3), (p, 0.7), (np.array([0.11, 0.38, 0.51]), 0.3))
     for weights, threshold in cases:
         flags, _ = ask(weights, threshold)
         wanted = len(weights) * weights < threshold

@@ -11,6 +11,7 @@ from functools import cache
 import torch
 
 from fedlib import data
+from fedlib.experiment import run
 
 SEEDS = (0, 1, 2)
 
@@ -19,7 +20,9 @@ SEEDS = (0, 1, 2)
 class Run:
     """One experiment: ``build()`` returns its task and method; ``settings`` tell the runs of a group apart.
 
-    ``measure(history)`` says what a group's file keeps of a run; by default accuracy and loss after each round.
+    ``play`` takes what ``fedlib.experiment.run`` takes and returns a history, with more in its lines perhaps;
+    ``measured`` are the entries of a line that the file of a group keeps; ``summary(history)`` returns what it keeps
+    instead, where a series of rounds would be too much.
     """
 
     name: str
@@ -27,7 +30,9 @@ class Run:
     rounds: int
     seed: int
     settings: dict = field(default_factory=dict)
-    measure: Callable | None = None
+    play: Callable = run
+    measured: tuple = ("accuracy", "loss")
+    summary: Callable | None = None
 
 
 @cache

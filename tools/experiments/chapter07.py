@@ -58,7 +58,7 @@ def temperatures():
                 recipe = partition.dirichlet(alpha=0.3, num_clients=num_clients, per="client", seed=seed)
                 yield Run(f"chapter07/tau/K{num_clients}-tau{tau}-seed{seed}",
                           lambda recipe=recipe, tau=tau: small(recipe, aggregator(tau)),
-                          30, seed, {"clients": num_clients, "tau": tau, "seed": seed}, summary)  # fmt: skip
+                          30, seed, {"clients": num_clients, "tau": tau, "seed": seed}, summary=summary)  # fmt: skip
 
 
 # Different or faulty ---------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def screening():
             for seed in MANY:
                 yield Run(f"chapter07/screening/{case.replace(' ', '-')}-tau{tau}-{against}-seed{seed}",
                           lambda case=case, tau=tau, against=against, seed=seed: odd_client(case, tau, against, seed),
-                          30, seed, {"case": case, "tau": tau, "against": against, "seed": seed}, summary)  # fmt: skip
+                          30, seed, {"case": case, "tau": tau, "against": against, "seed": seed}, summary=summary)  # fmt: skip
 
 
 # Pictures --------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def groups():
         Run(f"chapter07/layers/seed{seed}",
             lambda seed=seed: cnn(partition.dirichlet(alpha=0.3, num_clients=10, seed=seed),
                                   SideBySide(Similarity(), tuple(COMPARED.values()))),
-            20, seed, {"seed": seed}, by_name)
+            20, seed, {"seed": seed}, summary=by_name)
         for seed in SEEDS
     ]  # fmt: skip
 
