@@ -102,8 +102,8 @@ def shuffled_labels(recipe, seed):
 def odd_client(case, tau, against, seed):
     """Return the task and method with one client of ten that is different (but right) or faulty."""
     aggregate = aggregator(tau, against=against)
-    if case == "minority":  # nine clients share three classes, the tenth has all that there is of the fourth
-        shares = ({0: 1 / 9, 1: 1 / 9, 2: 1 / 9},) * 9 + ({3: 1 / 3},)
+    if case == "minority":  # nine clients share three classes and have ten samples each of the fourth, the tenth has 167
+        shares = ({0: 1 / 9, 1: 1 / 9, 2: 1 / 9, 3: 0.02},) * 9 + ({3: 1 / 3},)
         return small(partition.by_class(shares=shares, rest=False, seed=seed), aggregate)
     recipe = partition.iid(num_clients=10, seed=seed)
     if case == "absent":
