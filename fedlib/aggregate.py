@@ -60,10 +60,11 @@ class StepNormalized:
     def combine(self, ctx, deltas):
         """Return the update ``[d]`` and the weight ``[K]`` of each row of ``deltas`` ``[K, d]``.
 
-        With unequal steps the weights sum to more than 1; the shares p_k / H_k are what matters.
+        The weights sum to 1 only if all steps are equal, and to more otherwise.
         """
-        p = normalized(ctx.weights[ctx.clients])
-        weights = p / ctx.steps * np.sum(p * ctx.steps)
+        p, H = ctx.weights[ctx.clients], ctx.steps
+        p = normalized(p)
+        weights = p / H * np.sum(p * H)
         return weighted_sum(weights, deltas), weights
 
 

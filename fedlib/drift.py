@@ -159,8 +159,8 @@ def by_layer(layout, deltas, direction):
 def parameter_cosines(deltas, w):
     """Return the cosine of each client's *parameters* w + Δ_k with those it started from, shape ``[K]``.
 
-    It measures how long the deltas are compared with w and hardly where they point: with ‖Δ_k‖ = ρ ‖w‖ it is at
-    least √(1 − ρ²), whatever the direction.
+    It measures how long the deltas are compared with w and hardly where they point: with ‖Δ_k‖ = u ‖w‖ it is at
+    least √(1 − u²), whatever the direction.
     """
     return np.array([_cosine(w.double() + delta, w) for delta in deltas])
 

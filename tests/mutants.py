@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import mutants_ch05
 import mutants_ch07
 import mutants_core
 
@@ -296,5 +297,6 @@ MUTANTS = [
         local_sd_hint_lost=("(local.mean(axis=0), p @ local, np.sqrt(p @ local**2))", "()"),
     ),
     *(Mutant(**{**planted, "tests": tuple(planted["tests"])}) for planted in mutants_core.MUTANTS),
+    *(Mutant(**{**planted, "tests": tuple(planted["tests"])}) for planted in mutants_ch05.MUTANTS),
     *(Mutant(**{**planted, "tests": tuple(planted["tests"])}) for planted in mutants_ch07.MUTANTS),
 ]
