@@ -138,7 +138,7 @@ WEIGHTS_WRONG = {
     else n / n.sum(),
     "τ is squared": scoring(lambda D, n, t: cosine(D, mean_of(D, n)) / t**2),
     "Without an exponential": without_temperature,
-    "0/0 gave NaN": not_a_number,
+    "has no direction: 0/0 gave NaN": not_a_number,
 }
 
 WEIGHTS_ALSO_WRONG = {
