@@ -135,7 +135,7 @@ def play_round(task, method, workers, seed, state):
     drawn = np.array([client for client, _ in jobs], dtype=np.int64)
     model = workers.models[0]
     ctx = Context(
-        state.t, seed, drawn, drawn, task.weights, model.layout, partial(full_gradient, task, model)
+        state.t, seed, drawn, drawn, task.weights, model.layout, partial(full_gradient, task, model), w=state.w
     )
     versions = {state.t: state.w}  # an asynchronous method would keep older models here
 

@@ -39,7 +39,7 @@ LAYERS = [
     "data partition models hospitals heterogeneity",
     "context task",
     "logreg drift control ema prox aggregate compress comm leakage privacy secure byzantine personal",
-    "selection server upload evaluate",
+    "selection server upload evaluate similarity",
     "local",
     "executor batched",
     "client",
