@@ -10,7 +10,6 @@ import datetime
 import functools
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from bare_loop import fedavg
+from first_round import peak_memory
 
 from fedlib import models, partition
 from fedlib.correction import Correction
@@ -107,7 +107,7 @@ def rounds_table():
     """Every number of workers, precision and way to batch, beside the bare loop that does the same."""
     rows = []
     precisions = ["float32"] + ["bf16"] * cpu_has_bf16()
-    for name, task, rounds in (("MLP 8-16-4", mlp_task(), 50), ("CNN", cnn_task(), 1)):
+    for name, task, rounds in (("MLP 8-16-4", mlp_task(), 50), ("CNN", cnn_task(), 3)):
         plain = Way(False, intraop=CORES)
         ours = [Way(True, workers, precision=precision) for precision in precisions for workers in (1, CORES)]
         ways = [plain, *(replace(way, library=False) for way in ours), *ours]
@@ -195,7 +195,7 @@ def registered(num_clients):
     method = Federation(LocalSGD(lr=0.02, correction=Remember()), select=FirstHundred())
     start = time.perf_counter()
     run(task, method, 12, evaluate_every=0)
-    print((time.perf_counter() - start) / 12, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    print((time.perf_counter() - start) / 12, peak_memory())
 
 
 def start_table():
