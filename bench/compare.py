@@ -107,7 +107,7 @@ def rounds_table():
     """Every number of workers, precision and way to batch, beside the bare loop that does the same."""
     rows = []
     precisions = ["float32"] + ["bf16"] * cpu_has_bf16()
-    for name, task, rounds in (("MLP 8-16-4", mlp_task(), 50), ("CNN", cnn_task(), 1)):
+    for name, task, rounds in (("MLP 8-16-4", mlp_task(), 50), ("CNN", cnn_task(), 3)):
         plain = Way(False, intraop=CORES)
         ours = [Way(True, workers, precision=precision) for precision in precisions for workers in (1, CORES)]
         ways = [plain, *(replace(way, library=False) for way in ours), *ours]
