@@ -22,8 +22,8 @@ LR, ROUNDS = 0.01, 50
 REPORTED = {
     "fedavg": (Correction(), WeightedMean()),
     "ema-similarity-coded": (EMAControl(beta=LR), Similarity(0.8, against="parameters")),
-    "scaffold": (Scaffold(), WeightedMean()),
     "matched-rate": (MatchedRate(beta=LR), WeightedMean()),
+    "scaffold": (Scaffold(), WeightedMean()),
     "ema-similarity-meant": (EMAControl(beta=LR), Similarity(0.8)),
     "uniform": (Correction(), UniformMean()),
 }
