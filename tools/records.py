@@ -38,6 +38,7 @@ def save_group(path, jobs, histories):
         lines.append({**job.settings, "sha256": history.sha256, **_rounded(measured)})
     config = histories[0].config
     content = {"environment": config["environment"], "data": config["task"]["data"]["name"], "runs": lines}
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, allow_nan=False))
 
 
