@@ -34,7 +34,7 @@ records: $(READY)
 	@$(PY) tools/records.py $(RUNS)
 
 bench: $(READY)
-	@$(PY) bench/compare.py
+	@$(PY) bench/compare.py $(BENCH)
 
 timings: $(READY)
 	@$(PY) tools/timings.py $(SCALE)

@@ -13,14 +13,19 @@ class Correction:
     """No correction: local SGD as it is.  Also the base class of all corrections.
 
     The methods are called in this order: ``prepare`` once, then in every round ``begin``, ``correct`` (each
-    step), ``end`` on every client, ``commit`` on the server and ``keep`` for every client whose message was
-    used.
+    step), ``end`` on every client, ``commit`` on the server, ``keep`` for every client whose message was used, and
+    ``describe``.
 
     ``plain_steps_only`` is for methods whose formulas assume steps of exactly lr · gradient: it makes
-    ``validate`` refuse local momentum.
+    ``validate`` refuse local momentum. ``rowwise`` says that ``correct`` treats every entry by itself, so that it may
+    be handed matrices with one row a client instead of vectors.
     """
 
     plain_steps_only = False
+    rowwise = False
+
+    def check(self, local):
+        """Raise ValueError if the method cannot work with the settings ``local`` of local training."""
 
     def row_size(self, layout):
         """Length of a client's private row; 0 means that clients keep nothing."""
@@ -52,3 +57,7 @@ class Correction:
     def commit(self, ctx, server, messages):
         """Return the new server state; ``messages[name]`` has one row for each of ``ctx.clients``."""
         return server
+
+    def describe(self, server, carries):
+        """Return numbers for the round's line, from the new server state and the ``carry`` of each client used."""
+        return {}

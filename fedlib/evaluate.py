@@ -5,14 +5,25 @@ import math
 import torch
 
 
-def outputs(model, w, x, chunk=500):
-    """Return the outputs ``[n, C]`` of the network with parameters ``w`` (``[d]``) for samples ``x``."""
-    model.load(w)
-    with torch.no_grad():
-        return torch.cat([model(part) for part in x.split(chunk)])
+def outputs(model, w, x, chunk=500, workers=None):
+    """Return the outputs ``[n, C]`` of the network with parameters ``w`` (``[d]``) for samples ``x``.
+
+    With ``workers`` (an ``executor.Workers``) its networks are used side by side, else ``model`` alone.  Chunks are
+    fixed in size, so that this changes nothing.
+    """
+
+    def forward(model, part):
+        model.load(w)
+        with torch.no_grad():
+            return model(part)
+
+    parts = x.split(chunk)
+    if workers is None:
+        return torch.cat([forward(model, part) for part in parts])
+    return torch.cat(workers.map(forward, [(part,) for part in parts], [len(part) for part in parts]))
 
 
-def evaluate(task, model, w):
+def evaluate(task, model, w, workers=None):
     """Measure ``w`` on the task's test set.
 
     Returns
@@ -22,7 +33,7 @@ def evaluate(task, model, w):
         ``class_accuracy``, a list over all classes of the task (None for a class without test samples).
     """
     y = task.data.test_y
-    predicted = outputs(model, w, task.data.test_x)
+    predicted = outputs(model, w, task.data.test_x, workers=workers)
     loss = float(task.loss(predicted, y))
     scores = {"loss": loss if math.isfinite(loss) else None}
     if not y.is_floating_point():

@@ -15,7 +15,7 @@ import torch
 import fedlib
 from fedlib import record as records
 from fedlib.evaluate import evaluate
-from fedlib.executor import one_thread
+from fedlib.executor import Workers, num_workers, one_thread
 from fedlib.federation import State, begin, play_round, validate
 from fedlib.progress import progress
 from fedlib.store import ClientStore
@@ -38,7 +38,7 @@ class History:
     def setting(self):
         """One line for captions: data source, number format, device, seed."""
         data, device = self.config["task"]["data"]["name"], self.config["environment"]["device"]
-        precision = "bfloat16" if self.config["method"]["local"]["bf16"] else "float32"
+        precision = self.config["method"]["local"]["precision"]
         return f"{data}, {precision}, {device}, seed {self.config['seed']}"
 
     def series(self, name):
@@ -61,7 +61,7 @@ def load_history(path):
     return History(**json.loads(Path(path).read_text()))
 
 
-def run(task, method, rounds, seed=0, record=None, evaluate_every=1):
+def run(task, method, rounds, seed=0, record=None, evaluate_every=1, workers=None):
     """Play ``rounds`` rounds of ``method`` on ``task``.
 
     Parameters
@@ -77,6 +77,9 @@ def run(task, method, rounds, seed=0, record=None, evaluate_every=1):
         round, and ends with the same bits as if it had never stopped.
     evaluate_every : int
         Measure the test set after every this many rounds; 0 means never.
+    workers : int, optional
+        How many clients to train side by side, each on one core; by default as many as there are cores.  The
+        result is the same for every number.
 
     Returns
     -------
@@ -91,8 +94,9 @@ def run(task, method, rounds, seed=0, record=None, evaluate_every=1):
         raise ValueError(f"rounds and evaluate_every must not be negative, got {rounds} and {evaluate_every}")
     validate(method, task)
     config = describe_run(task, method, seed, evaluate_every)
-    with one_thread():
-        model = task.new_model(seed)
+    count = num_workers(workers, task.device)
+    with one_thread(), Workers([task.new_model(seed) for _ in range(count)]) as team:
+        model = team.models[0]
         if record is None:
             book, lines, state = None, [], begin(task, method, model, seed)
         else:
@@ -102,10 +106,11 @@ def run(task, method, rounds, seed=0, record=None, evaluate_every=1):
                 raise ValueError(
                     f"{record} has {len(lines)} rounds already, more than {rounds}: ask for that many"
                 )
-        for _ in progress(range(state.t, rounds), "rounds"):
-            state, line = play_round(task, method, model, seed, state)
+        precision = method.local.precision
+        for _ in progress(range(state.t, rounds), "rounds" if precision == "float32" else f"rounds ({precision})"):
+            state, line = play_round(task, method, team, seed, state)
             if evaluate_every and state.t % evaluate_every == 0:
-                line.update(evaluate(task, model, state.w))
+                line.update(evaluate(task, model, state.w, team))
             lines.append(line)
             if book:
                 book.append(line, _pack(state))

@@ -1,7 +1,8 @@
 """The round: select → local training → upload → aggregate → step; the library's only round loop.
 
-To follow a delta from a client to the model, read ``local.local_sgd``, ``client_work``, ``play_round`` and,
-where that calls them, the aggregator's ``combine`` and the server's ``step``.
+To follow a delta from a client to the model, read ``local.local_sgd``, ``client.client_work``, ``play_round``
+and, where that calls them, the aggregator's ``combine`` and the server's ``step``. Who runs the clients, side by side or
+one after another, changes nothing about it and is told in ``executor``.
 """
 
 from dataclasses import dataclass, field, replace
@@ -10,12 +11,12 @@ from functools import partial
 import numpy as np
 import torch
 
-from fedlib import rng
+from fedlib import batched, rng
 from fedlib.aggregate import WeightedMean
+from fedlib.client import client_work, clients_together
 from fedlib.context import Context
-from fedlib.executor import run_clients
 from fedlib.flat import is_finite
-from fedlib.local import LocalSGD, full_gradient, local_sgd, make_batches
+from fedlib.local import LocalSGD, full_gradient, reason_against_precision
 from fedlib.selection import All
 from fedlib.server import ServerSGD
 from fedlib.store import ClientStore
@@ -52,18 +53,6 @@ class State:
     rows: dict
 
 
-@dataclass(frozen=True)
-class Report:
-    """One client's share of a round: its payload and what stays with it, or why it was dropped."""
-
-    client: int
-    dropped: str | None = None
-    result: object = None
-    payload: dict = None
-    carry: dict = None
-    upload_row: object = None
-
-
 def validate(method, task):
     """Refuse what cannot work, before any work; returns nothing.
 
@@ -87,8 +76,14 @@ def validate(method, task):
             f"local momentum={method.local.momentum} does not go with {method.local.correction}, "
             "which infers gradients from lr times the number of steps: set momentum=0 (or use the server's)"
         )
+    reason = reason_against_precision(method.local.precision, task.device)
+    if reason:
+        raise ValueError(f"precision={method.local.precision!r} does not go with device {task.device!r}: {reason}")
+    module = task.new_model(seed=0).module
+    if method.local.batched and (reason := batched.reason_against(method.local, task, module)):
+        raise ValueError(f"batched=True does not go with this task: {reason}. Set batched=False")
+    method.local.correction.check(method.local.at(0))
     if not task.data.train_y.is_floating_point():
-        module = task.new_model(seed=0).module
         width = module(task.data.train_x[:1]).shape[1]
         if width != task.data.num_classes:
             raise ValueError(
@@ -116,15 +111,15 @@ def begin(task, method, model, seed, folder=None):
     return State(0, w, server, method.step.prepare(w), rows)
 
 
-def play_round(task, method, model, seed, state):
+def play_round(task, method, workers, seed, state):
     """Play one round.
 
     Parameters
     ----------
     task : Task
     method : Federation
-    model : FlatModel
-        A workspace; its content is overwritten.
+    workers : executor.Workers
+        Networks to train clients on; their content is overwritten.
     seed : int
     state : State
         Its tensors are not changed; rows of clients whose message is used are.
@@ -138,6 +133,7 @@ def play_round(task, method, model, seed, state):
     """
     jobs = method.select.draw(state.t, task.num_clients, rng.stream(seed, "select", state.t))
     drawn = np.array([client for client, _ in jobs], dtype=np.int64)
+    model = workers.models[0]
     ctx = Context(
         state.t, seed, drawn, drawn, task.weights, model.layout, partial(full_gradient, task, model), w=state.w
     )
@@ -147,7 +143,11 @@ def play_round(task, method, model, seed, state):
         mine = replace(ctx, client=client, full_gradient=partial(full_gradient, task, workspace))
         return client_work(mine, task, method, workspace, state, versions[version])
 
-    reports = run_clients(work, jobs, model)
+    if method.local.batched:
+        contexts = [replace(ctx, client=client) for client, _ in jobs]
+        reports = clients_together(contexts, task, method, model, state, [versions[v] for _, v in jobs])
+    else:
+        reports = workers.map(work, jobs, costs=task.sizes[drawn])
     used = [report for report in reports if not report.dropped]
     ctx = replace(
         ctx,
@@ -166,24 +166,9 @@ def play_round(task, method, model, seed, state):
         return replace(state, t=state.t + 1), {**line, "skipped": "the new model would not be finite"}
     server = method.local.correction.commit(ctx, state.server, messages)
     _keep_rows(method.local.correction, state.rows, used, messages)
-    return State(state.t + 1, w, server, step, state.rows), {**line, "weights": [float(p) for p in weights]}
-
-
-def client_work(ctx, task, method, model, state, w):
-    """Run client ``ctx.client`` from the broadcast model ``w`` (shape ``[d]``) and return its ``Report``."""
-    client, correction = ctx.client, method.local.correction
-    if not task.sizes[client]:
-        return Report(client, dropped="no samples")
-    start, carry = correction.begin(ctx, state.server, _read_row(state.rows.get("correction"), client, w), w)
-    batches = make_batches(task.clients[client], method.local, ctx.stream("batches"), w.device)
-    result = local_sgd(method.local, task, model, start, batches, carry)
-    message = correction.end(ctx, carry, result)
-    broken = [name for name, vector in message.items() if not is_finite(vector)]
-    if broken:
-        return Report(client, dropped=f"not finite: {', '.join(broken)}", result=result)
-    row = _read_row(state.rows.get("upload"), client, w)
-    payload, upload_row = method.upload.encode(ctx, message, row)
-    return Report(client, None, result, payload, carry, upload_row)
+    line["weights"] = [float(p) for p in weights]
+    line |= method.local.correction.describe(server, [report.carry for report in used])
+    return State(state.t + 1, w, server, step, state.rows), line
 
 
 def _keep_rows(correction, stores, used, messages):
@@ -203,11 +188,6 @@ def _write_rows(store, rows):
             store.write(client, row.cpu().numpy())
     if store is not None:
         store.commit()
-
-
-def _read_row(store, client, like):
-    row = store.read(client) if store is not None else None
-    return None if row is None else torch.from_numpy(row).to(like.device)
 
 
 def _describe(state, reports, used):

@@ -68,6 +68,8 @@ class FlatModel:
         The live parameters and their gradient.
     layout : Layout
         Name of each parameter → its slice of the vector.
+    stopped : bool
+        Set from another thread to end a training that is under way at its next step.
 
     Raises
     ------
@@ -88,6 +90,7 @@ class FlatModel:
         self.layout = Layout(_segments(named))
         self.theta = torch.empty(self.layout.size, device=named[0][1].device)
         self.grad = torch.zeros_like(self.theta)
+        self.stopped = False
         self._views = []
         theta_views, grad_views = self.layout.tensors(self.theta), self.layout.tensors(self.grad)
         for name, parameter in named:
@@ -116,6 +119,8 @@ class FlatModel:
 
     def gradient(self, loss):
         """Return the gradient of the scalar ``loss``: the live vector ``grad``, shape ``[d]``."""
+        if self.stopped:
+            raise KeyboardInterrupt("training was stopped")
         self.grad.zero_()
         loss.backward()
         parameter, _, grad_view = self._views[0]

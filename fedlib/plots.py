@@ -220,6 +220,24 @@ def label_end(ax, x, y, label, color, dy=0):
                 annotation_clip=False)  # fmt: skip
 
 
+def spread(heights, gap):
+    """Return ``heights`` (n,) moved apart by as little as makes neighbors at least ``gap`` apart; the order stays.
+
+    For labels at the ends of lines that end close together.
+    """
+    heights = np.asarray(heights, dtype=float)
+    order = np.argsort(heights, kind="stable")
+    groups = []  # of neighboring labels: their mean height and their number
+    for height in heights[order]:
+        groups.append((height, 1))
+        while len(groups) > 1 and groups[-1][0] - groups[-2][0] < gap * (groups[-1][1] + groups[-2][1]) / 2:
+            (above, many), (below, few) = groups.pop(), groups.pop()
+            groups.append(((above * many + below * few) / (many + few), many + few))
+    moved = np.empty(len(heights))
+    moved[order] = [mean + gap * (i - (count - 1) / 2) for mean, count in groups for i in range(count)]
+    return moved
+
+
 def _label(value):
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 

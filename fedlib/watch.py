@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from fedlib.executor import one_thread
+from fedlib.executor import Workers, one_thread
 from fedlib.federation import begin, play_round, validate
 
 
@@ -33,15 +33,17 @@ def watch(task, method, rounds, seed=0):
     onlooker = _Onlooker(method.aggregate)
     method = replace(method, aggregate=onlooker)
     model = task.new_model(seed)
-    state = begin(task, method, model, seed)
-    for _ in range(rounds):
-        w = state.w
-        with one_thread():
-            state, line = play_round(task, method, model, seed, state)
-        if "skipped" not in line:
-            yield Seen(w, *onlooker.seen, state.w, line)
-    for store in state.rows.values():
-        store.close()
+    state, alone = begin(task, method, model, seed), Workers([model])
+    try:
+        for _ in range(rounds):
+            w = state.w
+            with one_thread():
+                state, line = play_round(task, method, alone, seed, state)
+            if "skipped" not in line:
+                yield Seen(w, *onlooker.seen, state.w, line)
+    finally:  # also when the caller has seen enough
+        for store in state.rows.values():
+            store.close()
 
 
 @dataclass(frozen=True)

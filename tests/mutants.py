@@ -1,10 +1,8 @@
 """Faults to plant in the library, each with the tests that have to notice: run them with `make mutants`."""
 
+import importlib
+from pathlib import Path
 from typing import NamedTuple
-
-import mutants_ch05
-import mutants_ch07
-import mutants_core
 
 
 class Mutant(NamedTuple):
@@ -296,7 +294,9 @@ MUTANTS = [
         many_epochs_untested=("for epochs in (3, 8):", "for epochs in (3,):"),
         local_sd_hint_lost=("(local.mean(axis=0), p @ local, np.sqrt(p @ local**2))", "()"),
     ),
-    *(Mutant(**{**planted, "tests": tuple(planted["tests"])}) for planted in mutants_core.MUTANTS),
-    *(Mutant(**{**planted, "tests": tuple(planted["tests"])}) for planted in mutants_ch05.MUTANTS),
-    *(Mutant(**{**planted, "tests": tuple(planted["tests"])}) for planted in mutants_ch07.MUTANTS),
+    *(
+        Mutant(**{**planted, "tests": tuple(planted["tests"])})
+        for path in sorted(Path(__file__).parent.glob("mutants_*.py"))
+        for planted in importlib.import_module(path.stem).MUTANTS
+    ),
 ]

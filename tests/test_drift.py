@@ -234,8 +234,8 @@ def test_cosines_agree_with_numpy():
     mean = deltas.mean(0)
     x, m = deltas.double().numpy(), mean.double().numpy()
     wanted = x @ m / np.linalg.norm(x, axis=1) / np.linalg.norm(m)
-    np.testing.assert_allclose(drift.cosines(deltas, mean), wanted, atol=1e-12)
-    np.testing.assert_allclose(drift.norms(deltas), np.linalg.norm(x, axis=1), atol=1e-12)
+    np.testing.assert_allclose(drift.cosines(deltas, mean), wanted, rtol=1e-12)
+    np.testing.assert_allclose(drift.norms(deltas), np.linalg.norm(x, axis=1), rtol=1e-12)
 
 
 def test_orthonormal_rows_and_rows_that_do_not_move():

@@ -26,6 +26,7 @@ from two_clients import (
 from fedlib import federation, models, partition
 from fedlib.aggregate import Unbiased, UniformMean, WeightedMean
 from fedlib.data import Dataset
+from fedlib.executor import Workers
 from fedlib.experiment import run
 from fedlib.federation import Federation, begin, play_round, validate
 from fedlib.local import LocalSGD
@@ -39,7 +40,7 @@ def play(task, method, rounds, seed=0):
     model = task.new_model(seed)
     state, lines = begin(task, method, model, seed), []
     for _ in range(rounds):
-        state, line = play_round(task, method, model, seed, state)
+        state, line = play_round(task, method, Workers([model]), seed, state)
         lines.append(line)
     store = state.rows.get("correction")
     rows = {k: store.read(k) for k in range(task.num_clients)} if store else {}
@@ -190,7 +191,7 @@ def test_error_feedback_rows_belong_to_their_client():
     state = begin(task, method, model, 0)
     for _ in range(12):
         before = state.w.clone()
-        state, line = play_round(task, method, model, 0, state)
+        state, line = play_round(task, method, Workers([model]), 0, state)
         (k,) = line["clients"]
         sent[k] += (state.w - before).item()
         y = before.item()
@@ -216,7 +217,7 @@ def test_identical_clients_give_identical_deltas_and_w_is_not_touched():
 
     state = begin(task, method, model, 0)
     before = state.w.clone()
-    play_round(task, dataclasses.replace(method, aggregate=Spy()), model, 0, state)
+    play_round(task, dataclasses.replace(method, aggregate=Spy()), Workers([model]), 0, state)
     assert torch.equal(seen[0], seen[0][:1].expand(3, -1)) and seen[0].abs().sum() > 0
     assert torch.equal(state.w, before)
 
@@ -233,10 +234,10 @@ def test_the_order_of_the_clients_does_not_matter(monkeypatch):
     task, method = blobs(), Federation(LocalSGD(lr=0.1, epochs=2, batch_size=8), select=Uniform(4))
     plain = run(task, method, 4)
 
-    def backwards(work, jobs, model):
-        return [work(model, *job) for job in reversed(jobs)][::-1]
+    def backwards(self, work, jobs, costs):
+        return [work(self.models[0], *job) for job in reversed(jobs)][::-1]
 
-    monkeypatch.setattr(federation, "run_clients", backwards)
+    monkeypatch.setattr(Workers, "map", backwards)
     assert run(task, method, 4).sha256 == plain.sha256
 
 
@@ -263,7 +264,7 @@ def test_a_round_without_usable_messages_is_skipped_and_the_model_stays():
     outcomes = set()
     for _ in range(12):
         before = state.w
-        state, line = play_round(task, method, model, 0, state)
+        state, line = play_round(task, method, Workers([model]), 0, state)
         outcomes.add("skipped" in line)
         if "skipped" in line:
             assert torch.equal(before, state.w) and line["dropped"] == {"0": "no samples"}
@@ -298,7 +299,7 @@ def test_the_unbiased_estimator_is_unbiased_and_the_renormalized_mean_is_not():
         state = begin(task, method, model, 0)
         by_client = {}
         for t in range(20):
-            after, line = play_round(task, method, model, 0, dataclasses.replace(state, t=t))
+            after, line = play_round(task, method, Workers([model]), 0, dataclasses.replace(state, t=t))
             by_client[line["clients"][0]] = (after.w - state.w).item()
         updates[type(aggregate)] = (by_client[0] + by_client[1]) / 2
     full = play(task, Federation(local()), 1)[0].w.item() - 3.0

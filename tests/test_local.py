@@ -84,7 +84,7 @@ def test_a_correction_sees_live_vectors_and_decides_the_step(task):
 
 def test_bf16_is_close_but_not_equal(task):
     exact, _, _ = train(task, LocalSGD(lr=0.1, epochs=2))
-    rough, _, _ = train(task, LocalSGD(lr=0.1, epochs=2, bf16=True))
+    rough, _, _ = train(task, LocalSGD(lr=0.1, epochs=2, precision="bf16"))
     error = (exact.delta - rough.delta).norm() / exact.delta.norm()
     assert 0 < error < 0.1 and rough.delta.dtype == torch.float32
 
@@ -156,6 +156,7 @@ def test_an_empty_client_has_no_gradient(task):
         ({"epochs": 1.5}, "epochs must be"),
         ({"batch_size": 0}, "batch_size must be"),
         ({"momentum": 1}, "momentum must lie"),
+        ({"precision": "float16"}, "precision must be one of float32, bf16, fp16"),
     ],
 )
 def test_useless_settings_are_refused(wrong, message):

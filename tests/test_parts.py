@@ -11,7 +11,7 @@ from fedlib import models, partition
 from fedlib.context import Context
 from fedlib.data import Dataset
 from fedlib.evaluate import evaluate, outputs
-from fedlib.executor import one_thread, run_clients
+from fedlib.executor import Workers
 from fedlib.rng import stream
 from fedlib.selection import All, Uniform
 from fedlib.server import ServerSGD
@@ -61,22 +61,6 @@ def test_one_server_step_by_hand():
     assert new.tolist() == [1.25, -1.0] and w.tolist() == [1.0, -2.0]
 
 
-def test_one_thread_inside_and_the_old_number_after_an_error():
-    torch.set_num_threads(2)
-    with pytest.raises(KeyError), one_thread():
-        assert torch.get_num_threads() == 1
-        raise KeyError
-    assert torch.get_num_threads() == 2
-    torch.set_num_threads(1)
-
-
-def test_reports_come_in_the_order_of_the_jobs():
-    assert run_clients(lambda model, k, version: (model, k, version), [(3, 0), (5, 1)], "m") == [
-        ("m", 3, 0),
-        ("m", 5, 1),
-    ]
-
-
 def test_a_context_gives_every_client_and_purpose_its_own_stream():
     ctx = Context(3, 7, np.arange(2), np.arange(2), np.ones(2) / 2, None, None)
     draws = {
@@ -115,7 +99,10 @@ def test_evaluation_of_a_regression_has_a_loss_only():
 def test_outputs_do_not_depend_on_the_chunks():
     model = models.build(models.mlp, (4,), 3, seed=0)
     x, w = torch.randn(23, 4, generator=torch.Generator().manual_seed(0)), model.theta.clone()
-    torch.testing.assert_close(outputs(model, w, x, chunk=5), outputs(model, w, x))
+    whole = outputs(model, w, x)
+    torch.testing.assert_close(outputs(model, w, x, chunk=5), whole)
+    two = Workers([model, models.build(models.mlp, (4,), 3, seed=1)])
+    assert torch.equal(outputs(model, w, x, chunk=5, workers=two), outputs(model, w, x, chunk=5))
 
 
 def test_task_sizes_and_weights():

@@ -318,3 +318,11 @@ def test_a_band_is_mean_and_sample_sd_over_seeds():
     plots.band(ax, [0, 1], runs, "unlabeled", plots.BLUE, end=False)
     assert len(ax.texts) == 1
     plt.close(fig)
+
+
+def test_labels_are_spread_by_as_little_as_needed():
+    assert plots.spread([0.2, 0.9, 0.5], 0.1).tolist() == [0.2, 0.9, 0.5]
+    np.testing.assert_allclose(plots.spread([0.5, 0.5, 0.52, 0.1], 0.1), [0.5067 - 0.1, 0.5067, 0.5067 + 0.1, 0.1], atol=1e-4)
+    moved = plots.spread(np.random.default_rng(0).uniform(size=20), 0.04)
+    assert np.diff(np.sort(moved)).min() > 0.04 - 1e-12
+    assert plots.spread([], 0.1).shape == (0,)

@@ -33,15 +33,16 @@ MODULES = sorted(
 
 # A module may import only what stands in a row above its own, except inside `fedlib.check`.
 LAYERS = [
-    "rng progress files cutting shapes",
+    "rng progress files cutting shapes schedule augment",
     "objective metrics download record correction",
-    "flat store",
+    "flat store warmstart",
     "data partition models hospitals heterogeneity",
     "context task",
-    "logreg drift control aggregate compress comm leakage privacy secure byzantine personal",
+    "logreg drift control ema prox aggregate compress comm leakage privacy secure byzantine personal",
     "selection server upload evaluate similarity",
     "local",
-    "executor",
+    "executor batched",
+    "client",
     "federation",
     "experiment watch",
     "results",

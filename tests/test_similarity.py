@@ -12,6 +12,7 @@ from scipy import special
 from sklearn.metrics.pairwise import cosine_similarity
 
 from fedlib.experiment import run
+from fedlib.executor import Workers
 from fedlib.federation import Federation, begin, play_round
 from fedlib.flat import FlatModel
 from fedlib.local import LocalSGD
@@ -336,7 +337,7 @@ def test_a_part_of_the_round_sees_the_model_that_was_broadcast():
     state = begin(task, method, model, 0)
     for _ in range(2):
         before = float(state.w)
-        state, _ = play_round(task, method, model, 0, state)
+        state, _ = play_round(task, method, Workers([model]), 0, state)
         assert seen[-1] == before
     assert seen[0] == 3 != seen[1]
 

@@ -71,6 +71,7 @@ class Scaffold(Correction):
 
     warm: bool = False
     plain_steps_only = True
+    rowwise = True
 
     def row_size(self, layout):
         return layout.size
@@ -104,6 +105,7 @@ class Prox(Correction):
     """FedProx (Li et al. 2020): the gradient of μ/2 ‖θ − w‖² is added."""
 
     mu: float
+    rowwise = True
 
     def begin(self, ctx, server, row, w):
         return w, {"w": w}
@@ -119,6 +121,7 @@ class EMA(Correction):
     beta: float
     raw: bool
     kept: bool
+    rowwise = True
 
     def row_size(self, layout):
         return layout.size if self.kept else 0

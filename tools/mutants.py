@@ -54,7 +54,7 @@ def run_tests(folder, nodes):
         os.environ.pop("FEDLIB_DATA", None)
         sys.path[:] = [str(folder), *(path for path in sys.path if not path.startswith(str(ROOT / "tests")))]
         sys.dont_write_bytecode = True
-        for name in [name for name in sys.modules if name in ("mutants", "mutants_core", "common")]:
+        for name in [name for name in sys.modules if name == "common" or name.startswith("mutants")]:
             del sys.modules[name]
         with open(folder / "output", "w") as output:
             os.dup2(output.fileno(), 1)

@@ -43,7 +43,7 @@ def save_group(path, jobs, histories):
 
 
 def _series(history, names):
-    return {name: [line[name] for line in history.rounds] for name in names}
+    return {name: [line.get(name) for line in history.rounds] for name in names}
 
 
 def _rounded(value):
