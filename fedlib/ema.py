@@ -88,7 +88,7 @@ class EMAControl(Correction):
         return message
 
     def keep(self, carry, sent):
-        return carry["c"] if self.kept else None
+        return carry["c"]  # with a row size of 0 there is nowhere to keep it
 
     def commit(self, ctx, server, messages):
         if self.reading != "global":
