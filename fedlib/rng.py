@@ -24,6 +24,7 @@ PURPOSES = {
     "check": 9,
     "quantize": 10,
     "augment": 11,
+    "attack": 12,
 }
 
 
