@@ -167,7 +167,7 @@ class Attack:
 
 
 def reconstruct(message, simulate, shape, attack, seed=0):
-    """Return pictures whose message is like ``message`` (Zhu et al. 2019, with the total variation of Geiping et al. 2020).
+    """Return pictures whose message is like ``message`` (Zhu et al. 2019; Geiping et al. 2020 added total variation).
 
     Minimizes ‖simulate(x) − message‖² / ‖message‖² + smoothness · TV(x), starting from gray with a little noise.
 

@@ -29,7 +29,8 @@ def invert_linear(answer):
     answer.undefined = SILENT
 
     def inverted(grad_W, grad_b):
-        return answer.array(answer(grad_W, grad_b), grad_W.shape[1:], "the input", "One number for each column of grad_W.")
+        wanted = "One number for each column of grad_W."
+        return answer.array(answer(grad_W, grad_b), grad_W.shape[1:], "the input", wanted)
 
     for h, f in ((4, 6), (7, 3), (1, 5)):
         x, grad_W, grad_b = _trace(rng, h, f)
@@ -51,7 +52,7 @@ def invert_linear(answer):
             or (
                 "Right direction, wrong brightness: which quantity carries the scale? Not the length of the gradient."
                 if direction
-                else "∂ℓ/∂W = (∂ℓ/∂b) xᵀ: every row of grad_W is x times a number, and that number is an entry of grad_b. "
+                else "∂ℓ/∂W = (∂ℓ/∂b) xᵀ: every row of grad_W is x times a number, an entry of grad_b. "
                 f"Your answer differs from x by up to {np.abs(got - x).max():.3g}."
             ),
         )
@@ -99,8 +100,8 @@ def _expect_refusal(answer, grad_W, grad_b):
     answer.expect(
         type(raised) is ValueError,
         description,
-        f"That no unit reacted you found out by accident, with {type(raised).__name__}: {raised}. Raise a ValueError on "
-        "purpose, which tells the caller what is the matter.",
+        f"That no unit reacted you found out by accident, with {type(raised).__name__}: {raised}. Raise a "
+        "ValueError on purpose, which tells the caller what is the matter.",
     )
 
 
@@ -113,17 +114,16 @@ def _unit(vector):
 def infer_label(answer):
     """``infer_label(grad_b_last [C]) -> int``, the label of one sample under cross-entropy."""
     rng = stream(0, "check", 902)
-    # Untrained and undecided; confident and right; confident and wrong; two classes.
     cases = []
     for C, scale in ((10, 0.1), (5, 2.0), (10, 5.0), (2, 1.0), (2, 4.0), (100, 0.3)):
         for _ in range(6):
             y, z = int(rng.integers(C)), rng.normal(0, scale, C)
-            cases.append((y, z, "any"))
+            cases.append((y, z))
         z = np.zeros(C)
         z[0] = 3.0 + scale
-        cases += [(0, z, "right"), (C - 1, z, "wrong")]
-    asked = [(y, _softmax(z) - np.eye(len(z))[y], kind) for y, z, kind in cases]
-    got = [float(answer.array(answer(grad), (), "the label")) for _, grad, _ in asked]
+        cases += [(0, z), (C - 1, z)]  # sure and right, sure and wrong
+    gradients = [_softmax(z) - np.eye(len(z))[y] for y, z in cases]
+    got = [float(answer.array(answer(grad), (), "the label")) for grad in gradients]
     usual = {
         "A wrong class that the model believes in has the largest positive entry. What is the label's sign?": np.argmax,
         "With two classes both entries have the same magnitude. Look at the sign.": lambda g: np.abs(g).argmax(),
@@ -136,17 +136,15 @@ def infer_label(answer):
             lambda g: np.argsort(g)[-2]
         ),
     }
-    right = [value == y for value, (y, _, _) in zip(got, asked, strict=True)]
-    # The first wrong case decides, among the rules that explain everything, in their order.
-    hint = next(
-        (text for text, rule in usual.items() if all(abs(v - rule(g)) < 1e-6 for v, (_, g, _) in zip(got, asked, strict=True))),
-        None,
-    )
+    right = [value == y for value, (y, _) in zip(got, cases, strict=True)]
+    hint = next((text for text, rule in usual.items() if np.allclose(got, list(map(rule, gradients)), atol=1e-6)), None)
     if hint is None and not all(right):
         i = right.index(False)
-        y, grad, _ = asked[i]
-        hint = f"For the gradient {np.array2string(grad[:5], precision=3)}{'…' if len(grad) > 5 else ''} you say {got[i]:g}."
-        hint = f"The entries are p − e_y: probabilities, and one of them less 1. {hint}"
+        first = np.array2string(gradients[i][:5], precision=3)
+        hint = (
+            "The entries are p − e_y: probabilities, and one of them less 1. For the gradient "
+            f"{first}{'…' if len(gradients[i]) > 5 else ''} you say {got[i]:g}."
+        )
     answer.expect(all(right), "right for undecided, confident and mistaken models", hint or "")
 
 
@@ -243,7 +241,8 @@ def psnr(answer):
             close,
             "the same picture scores the same under any normalization",
             (None if close else next((text for text, value in usual.items() if abs(got - value) < 1e-3), None))
-            or f"On the scale from 0 to 1 the mean squared error is {error:.4g}, that is {wanted:.2f} dB; you say {got:.2f}.",
+            or f"On the scale from 0 to 1 the mean squared error is {error:.4g}, that is {wanted:.2f} dB; you say "
+            f"{got:.2f}.",
         )
     far = np.clip(pixels + 0.3 * np.sign(0.5 - pixels), 0, 1)
     worse = float(answer.array(answer(pixels, far, np.zeros(3), np.ones(3)), (), "the PSNR"))
@@ -302,14 +301,15 @@ def leak_control_variate(answer):
                 _ratio(np.concatenate([W.ravel(), c_k[-h:]]), h, f) if rest else []
             ),
         }
-        hint = next((text for text, values in wrong.items() if any(np.allclose(got, v, atol=1e-5) for v in values)), None)
+        hint = next((text for text, rows in wrong.items() if any(np.allclose(got, v, atol=1e-5) for v in rows)), None)
         if hint is None and (np.allclose(_unit(got), _unit(x)) or np.allclose(_unit(got), -_unit(x))):
             hint = "Right direction, wrong brightness: which part of c_k carries the scale?"
         answer.expect(
             answer.close(got, x),
             "recovers the sample that nobody sent",
-            hint or f"From zero, one full-batch step makes c_k the gradient of the client's loss. Its first {h}·{f} numbers are "
-            f"W's part, the next {h} the bias's: what did exercise 9.1 do with these two?",
+            hint
+            or f"From zero, one full-batch step makes c_k the gradient of the client's loss. Its first {h}·{f} numbers "
+            f"are W's part, the next {h} the bias's: what did exercise 9.1 do with these two?",
         )
 
 
