@@ -18,8 +18,8 @@ from fedlib.rng import stream
 def smooth_cnn(input_shape, num_classes, width=32):
     """Return a small network without kinks: three 3×3 convolutions of ``width`` channels with GELU, one linear layer.
 
-    With 3×32×32 pictures and 10 classes it has 39,882 parameters.  It is smooth because the second derivative of a
-    ReLU is zero almost everywhere, which leaves an attacker who matches gradients little to follow.
+    With 3×32×32 pictures and 10 classes it has 39,882 parameters.  It is smooth because the gradient of a network of
+    ReLUs jumps where one of them opens or closes, which an attacker who goes downhill cannot see coming.
 
     Raises
     ------
@@ -152,7 +152,7 @@ class Attack:
     iterations : int
         Of L-BFGS, at most.
     keep_every : int or None
-        Look at the pictures after each so many-th iteration.  Each time the method starts its memory anew.
+        Look at the pictures after each so many-th iteration; has to divide ``iterations``.
     """
 
     smoothness: float = 1e-4
@@ -162,8 +162,10 @@ class Attack:
     def __post_init__(self):
         if not (math.isfinite(self.smoothness) and self.smoothness >= 0):
             raise ValueError(f"smoothness must be at least 0 and finite, got {self.smoothness}")
-        if self.iterations < 1 or not 1 <= (self.keep_every or 1) <= self.iterations:
-            raise ValueError(f"need 1 ≤ keep_every ≤ iterations, got {self.keep_every} and {self.iterations}")
+        if self.iterations < 1:
+            raise ValueError(f"iterations must be at least 1, got {self.iterations}")
+        if self.keep_every is not None and (self.keep_every < 1 or self.iterations % self.keep_every):
+            raise ValueError(f"keep_every must divide the {self.iterations} iterations, got {self.keep_every}")
 
 
 def reconstruct(message, simulate, shape, attack, seed=0):

@@ -75,9 +75,14 @@ MUTANTS = [
         "if False:",
     ),
     leak(
-        "stretch longer than the whole",
-        "not 1 <= (self.keep_every or 1) <= self.iterations",
-        "not 1 <= (self.keep_every or 1)",
+        "the rest after the last stretch is lost",
+        "(self.keep_every < 1 or self.iterations % self.keep_every)",
+        "self.keep_every < 1",
+    ),
+    leak(
+        "stretches of no length",
+        "(self.keep_every < 1 or self.iterations % self.keep_every)",
+        "self.iterations % (self.keep_every or 1)",
     ),
     # scores
     leak("natural decibels", "-10 * torch.log10(", "-10 * torch.log("),
