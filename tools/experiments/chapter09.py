@@ -1,4 +1,10 @@
-"""Chapter 9: what gradient matching finds of five clients' pictures, by batch size, local steps and noise."""
+"""Chapter 9: what gradient matching finds of five clients' pictures, by batch size, local steps and noise.
+
+Under two CPU minutes a client, and four to practice.  An attacker knows the protocol, so for each batch size, number of
+steps and noise it practices on its own pictures how much smoothness to ask for; without that, a setting would look safe
+only because the attack was prepared for another.  Each of the three is tried alone, and of their pairs those with four
+pictures.
+"""
 
 import base64
 from functools import cache
@@ -15,8 +21,7 @@ from fedlib.rng import stream
 SEEDS = (0, 1, 2, 3, 4)
 KNOWN = 2_000  # the first pictures are the attacker's own: mean picture, practice, and a model trained on them
 LR = 0.1
-SMOOTHNESS = (1e-4, 1e-2, 1e-1, 1)
-NOISES = (0, 0.1, 1, 10)
+SMOOTHNESS = (1e-4, 1e-2, 1e-1, 1, 10)
 ITERATIONS = 150
 
 
@@ -48,13 +53,11 @@ def attacks(seed):
     client = KNOWN + rng.choice(len(data.train_x) - KNOWN, 16, replace=False)
     _, first = np.unique(data.train_y[client], return_index=True)
     no_two_alike = client[np.sort(first)]  # one picture a class, the client's first among them
-    practice = rng.choice(KNOWN, 2, replace=False)
-    smoothness = {noise: practiced(model, fresh, practice, noise, seed) for noise in NOISES}
 
-    rows = [{"batch": batch, "steps": steps, "noise": noise}
-            for batch in (1, 4) for steps in (1, 4, 16) for noise in NOISES[:3]]  # fmt: skip
-    rows += [{"batch": 1, "steps": 1, "noise": 10}]
-    rows += [{"batch": 16, "steps": steps, "noise": noise} for steps, noise in ((1, 0), (1, 0.1), (4, 0))]
+    one_each = ((1, 0), (1, 0.1), (1, 1), (1, 10), (4, 0), (16, 0))
+    rows = [{"batch": 1, "steps": steps, "noise": noise} for steps, noise in one_each]
+    rows += [{"batch": 4, "steps": steps, "noise": noise} for steps, noise in one_each if noise < 10]
+    rows += [{"batch": 16, "steps": 1, "noise": 0}]
     rows += [{"batch": 1, "steps": steps, "noise": 0, "lr": 0.01} for steps in (4, 16)]
     rows += [{"batch": batch, "steps": steps, "noise": 0, "knows": "steps"}
              for batch, steps in ((1, 4), (1, 16), (4, 4))]  # fmt: skip
@@ -69,8 +72,9 @@ def attacks(seed):
         w = trained if row["model"] == "trained" else fresh
         held = no_two_alike if row["labels"] == "different" else client
         indices = torch.from_numpy(held[: row["batch"]])
-        x, found = attack(model, w, indices, row, smoothness[row["noise"]], seed)
-        line = {**row, "smoothness": smoothness[row["noise"]], "psnr": rounded(leakage.psnr(x, found)),
+        smoothness = practiced(row["batch"], row["steps"], row["noise"], row["lr"], row["knows"])
+        x, found = attack(model, w, indices, row, smoothness, seed)
+        line = {**row, "smoothness": smoothness, "psnr": rounded(leakage.psnr(x, found)),
                 "mean_picture": rounded(leakage.psnr(x, guess))}  # fmt: skip
         # Pictures of what changes one thing; the numbers of the rest are enough.
         if (row["batch"] > 1) + (row["steps"] > 1) + (row["noise"] > 0) <= 1:
@@ -96,13 +100,19 @@ def attack(model, w, indices, row, smoothness, seed):
     return x, leakage.match(x, found)
 
 
-def practiced(model, w, indices, noise, seed):
-    """Return the smoothness that serves best for pictures of the attacker's own under the same noise."""
+@cache
+def practiced(batch, steps, noise, lr, knows):
+    """Return the smoothness that serves best for a batch of the attacker's own, or two of one picture."""
+    if knows == "steps":  # with the steps simulated the match can be as exact as after one step
+        return practiced(batch, 1, noise, LR, "gradient")
+    seed, data = SEEDS[0], _data()
+    model = models.build(leakage.smooth_cnn, data.input_shape, data.num_classes, seed)
+    batches = torch.from_numpy(stream(seed, "attack", 3).choice(KNOWN, max(batch, 2), replace=False)).split(batch)
+    row = {"lr": lr, "steps": steps, "noise": noise, "knows": knows}
 
     def score(smoothness):
-        row = {"lr": LR, "steps": 1, "noise": noise, "knows": "gradient"}
-        each = [attack(model, w, torch.tensor([i]), row, smoothness, seed) for i in indices]
-        return float(np.mean([leakage.psnr(x, found).item() for x, found in each]))
+        each = [attack(model, model.theta.double(), indices, row, smoothness, seed) for indices in batches]
+        return float(np.mean([leakage.psnr(x, found).mean().item() for x, found in each]))
 
     return max(SMOOTHNESS, key=score)
 
