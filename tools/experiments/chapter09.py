@@ -2,8 +2,8 @@
 
 Under two CPU minutes a client, and four to practice.  An attacker knows the protocol, so for each batch size, number of
 steps and noise it practices on its own pictures how much smoothness to ask for; without that, a setting would look safe
-only because the attack was prepared for another.  Each of the three is tried alone, and of their pairs those with four
-pictures.
+only because the attack was prepared for another.  (A trained network gets what served an untrained one.)  Each of the
+three is tried alone, and of their pairs those with four pictures.
 """
 
 import base64
