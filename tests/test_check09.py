@@ -92,6 +92,7 @@ INVERT_WRONG = {
 
 INVERT_ALSO_WRONG = {
     "the first unit": refusing(lambda W, b: W[0] / b[0]),
+    "the third unit, if there is one": refusing(lambda W, b: W[min(2, len(b) - 1)] / b[min(2, len(b) - 1)]),
     "columns": refusing(lambda W, b: W.T[0]),
     "the pseudo-inverse of W": refusing(lambda W, b: np.linalg.pinv(W) @ b),
     "unit length": refusing(lambda W, b: check._unit(invert(W, b))),
