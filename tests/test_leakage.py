@@ -183,6 +183,7 @@ def test_a_picture_is_found_from_its_gradient(seed):
 def test_nothing_is_found_under_large_noise():
     x, found, _ = attacked(noise=10.0)
     assert leakage.psnr(x, found) < baseline(x)
+    assert found.min() == 0 and found.max() == 1, "what goes out of range is cut to it"
 
 
 def test_smoothness_helps_against_noise_and_makes_pictures_smooth():
