@@ -33,6 +33,10 @@ class Context:
         The client whose half of a part is running; None on the server.
     steps : array, shape [K], int, optional
         Local steps that each of ``clients`` took, counted; None before they trained.
+    vectors : tuple of str
+        Names of the vectors in a message that have shape ``[d]``.
+    tracked : tuple of str
+        Those of them that are changes to what the server already holds, see ``Correction``.
     """
 
     t: int
@@ -44,6 +48,8 @@ class Context:
     full_gradient: Callable
     client: int | None = None
     steps: np.ndarray | None = None
+    vectors: tuple = ("delta",)
+    tracked: tuple = ()
 
     @property
     def num_clients(self):
