@@ -127,12 +127,12 @@ def gather(messages, vectors, d):
     Raises
     ------
     ValueError
-        If names or shapes differ between messages, or a number is not finite.
+        If names or shapes differ between messages, there is no ``"delta"``, or a number is not finite.
     """
     first = {name: (d,) if name in vectors else tuple(array.shape) for name, array in messages[0].items()}
     for message in messages:
         found = {name: tuple(array.shape) for name, array in message.items()}
-        if found != first or not found:
+        if found != first or "delta" not in found:
             raise ValueError(f"a message holds {found}, expected {first}")
         for name, array in message.items():
             if not array.is_floating_point() or not array.numel() or not is_finite(array):
