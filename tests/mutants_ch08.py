@@ -25,7 +25,6 @@ MUTANTS = [
             "torch.lerp(low, high, rows).flatten()",
             "(low.float() + (high.float() - low.float()) * rows.float()).flatten()",
         ),
-        constant_is_nan=(".nan_to_num_(0.0)", ""),
         overflow_in_single_precision=("_padded(vector.double(), self.chunk", "_padded(vector, self.chunk"),
         codes_overflow=(".clamp_(max=levels)", ""),
         nearest_is_floor=("codes = scaled.round_()", "codes = scaled.floor_()"),

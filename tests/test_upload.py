@@ -101,7 +101,7 @@ def test_a_draw_close_to_one_does_not_leave_the_codes():
 
 @pytest.mark.parametrize("bits", [2, 8])
 def test_chunks_are_quantized_one_by_one(bits):
-    x = vector(23) * torch.linspace(0.01, 10, 23)
+    x = vector(23) * torch.linspace(0.01, 10, 23) + 50  # far from zero, so that filling up with zeros would show
     back = through([Quantize(bits, chunk=5)], x)
     alone = torch.cat([through([Quantize(bits)], part) for part in x.split(5)])
     assert torch.equal(back, alone)
@@ -232,6 +232,15 @@ def test_parts_of_what_is_not_sent_in_parts_are_refused():
     payload, _ = upload.encode(CTX, {"delta": vector(D), "length": torch.ones(1)}, None)
     payload["length.range"] = payload.pop("length")
     with pytest.raises(ValueError, match="parts of .*length"):
+        upload.decode(CTX, [payload])
+
+
+@pytest.mark.parametrize("change", [lambda parts: parts.pop("delta.index"), lambda parts: parts.update({"delta.more": vector(3)})])
+def test_a_part_too_few_or_too_many_is_refused(change):
+    upload = Compress(TopK(0.2), Quantize(8))
+    payload, _ = upload.encode(CTX, {"delta": vector(D)}, None)
+    change(payload)
+    with pytest.raises(ValueError, match=r"consists of \['index', 'range', 'values'\], got"):
         upload.decode(CTX, [payload])
 
 
