@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from fedlib import rng
 from fedlib.flat import Layout
@@ -31,6 +32,8 @@ class Context:
         ``full_gradient(k, w)`` → gradient of client k's mean loss f_k at w, shape ``[d]``.
     client : int, optional
         The client whose half of a part is running; None on the server.
+    w : tensor, shape [d], optional
+        The server's model at the start of the round; None before round 0, where a part is handed it.
     steps : array, shape [K], int, optional
         Local steps that each of ``clients`` took, counted; None before they trained.
     vectors : tuple of str
@@ -47,6 +50,7 @@ class Context:
     layout: Layout
     full_gradient: Callable
     client: int | None = None
+    w: torch.Tensor | None = None
     steps: np.ndarray | None = None
     vectors: tuple = ("delta",)
     tracked: tuple = ()

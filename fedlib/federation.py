@@ -133,10 +133,11 @@ def play_round(task, method, workers, seed, state):
     dict
         What happened, ready for JSON.
     """
+    method.local.correction.check(method.local.at(state.t))  # a schedule may have changed the learning rate
     jobs = method.select.draw(state.t, task.num_clients, rng.stream(seed, "select", state.t))
     drawn = np.array([client for client, _ in jobs], dtype=np.int64)
     model = workers.models[0]
-    ctx = _context(task, method, model, seed, state.t, drawn)
+    ctx = _context(task, method, model, seed, state.t, drawn, state.w)
     versions = {state.t: state.w}  # an asynchronous method would keep older models here
 
     def work(workspace, client, version):
@@ -172,11 +173,11 @@ def play_round(task, method, workers, seed, state):
     return State(state.t + 1, w, server, step, state.rows), line
 
 
-def _context(task, method, model, seed, t, drawn):
+def _context(task, method, model, seed, t, drawn, w=None):
     correction, gradient = method.local.correction, partial(full_gradient, task, model)
     return Context(
         t, seed, drawn, drawn, task.weights, model.layout, gradient,
-        vectors=correction.vectors, tracked=correction.tracked,
+        w=w, vectors=correction.vectors, tracked=correction.tracked,
     )  # fmt: skip
 
 

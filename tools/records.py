@@ -31,17 +31,26 @@ def play(job):
 
 
 def save_group(path, jobs, histories):
-    """Write one file for many runs: their settings, and what was measured after each round."""
+    """Write one file for many runs: their settings, and what was measured of each."""
     lines = []
     for job, history in zip(jobs, histories):
-        measured = {name: [_rounded(line.get(name)) for line in history.rounds] for name in job.measured}
-        lines.append({**job.settings, "sha256": history.sha256, **measured})
+        measured = job.summary(history) if job.summary else _series(history, job.measured)
+        lines.append({**job.settings, "sha256": history.sha256, **_rounded(measured)})
     config = histories[0].config
     content = {"environment": config["environment"], "data": config["task"]["data"]["name"], "runs": lines}
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, allow_nan=False))
 
 
+def _series(history, names):
+    return {name: [line.get(name) for line in history.rounds] for name in names}
+
+
 def _rounded(value):
+    if isinstance(value, dict):
+        return {name: _rounded(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
     return None if value is None else float(f"{value:.5g}")
 
 

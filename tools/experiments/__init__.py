@@ -21,7 +21,8 @@ class Run:
     """One experiment: ``build()`` returns its task and method; ``settings`` tell the runs of a group apart.
 
     ``play`` takes what ``fedlib.experiment.run`` takes and returns a history, with more in its lines perhaps;
-    ``measured`` are the entries of a line that the file of a group keeps.
+    ``measured`` are the entries of a line that the file of a group keeps; ``summary(history)`` returns what it keeps
+    instead, where a series of rounds would be too much.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Run:
     settings: dict = field(default_factory=dict)
     play: Callable = run
     measured: tuple = ("accuracy", "loss")
+    summary: Callable | None = None
 
 
 @cache
