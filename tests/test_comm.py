@@ -5,22 +5,28 @@ import math
 import pickle
 import struct
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from two_clients import laboratory, local, Scaffold
+from two_clients import Scaffold, laboratory, local
 
-from fedlib import comm, federation
+from fedlib import comm, federation, models, partition
 from fedlib.comm import dense_bytes, gather, header, megabytes, megabytes_to, pack, unpack
 from fedlib.compress import Quantize, TopK
 from fedlib.context import Context
+from fedlib.control import Scaffold as LibraryScaffold
+from fedlib.correction import Correction
+from fedlib.data import Dataset
 from fedlib.executor import Workers
+from fedlib.experiment import run
 from fedlib.federation import Federation, begin, play_round
 from fedlib.flat import Layout, Segment
 from fedlib.selection import Uniform
+from fedlib.task import Task
 from fedlib.upload import Compress, Dense, ErrorFeedback, num_bytes
 
 KINDS = (torch.float32, torch.float64, torch.uint8, torch.int32, torch.int64)
@@ -221,32 +227,46 @@ def test_messages_that_disagree_are_refused():
 # The ledger ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("upload", [Dense(), Compress(Quantize(4)), ErrorFeedback(TopK(0.5), Quantize(8))], ids=repr)
-@pytest.mark.parametrize("correction", [None, Scaffold()], ids=["plain", "scaffold"])
-def test_the_ledger_is_the_length_of_what_was_packed(monkeypatch, upload, correction):
+CORRECTIONS = {
+    "plain": Correction(), "of the tests": Scaffold(), "scaffold": LibraryScaffold(),
+    "renewed in every other round": LibraryScaffold(refresh_every=2), "rebuilt": LibraryScaffold(rebuild=True),
+}  # fmt: skip
+
+
+def three_clients():
+    random = np.random.default_rng(0)
+    x, y = torch.from_numpy(random.normal(size=(60, 4))).float(), torch.from_numpy(random.integers(0, 2, 60))
+    return Task(models.mlp, Dataset("noise", x[:50], y[:50], x[50:], y[50:], 2), partition.iid(num_clients=3))
+
+
+@pytest.mark.parametrize("side_by_side", ["in sequence", "three workers", "batched"])
+@pytest.mark.parametrize("upload", [*UPLOADS, ErrorFeedback(Quantize(8))], ids=repr)
+@pytest.mark.parametrize("correction", CORRECTIONS)
+def test_the_ledger_is_the_length_of_what_was_packed(monkeypatch, correction, upload, side_by_side):
     lengths = []
     monkeypatch.setattr(comm, "unpack", lambda data, device: lengths.append(len(data)) or unpack(data, device))
-    task, method = laboratory((3, 1)), Federation(local(correction), upload=upload, select=Uniform(1))
-    model = task.new_model(0)
-    state = begin(task, method, model, 0)
-    for t in range(3):
-        broadcast = {"w": state.w} | {f"server.{name}": tensor for name, tensor in state.server.items()}
-        state, line = play_round(task, method, Workers([model]), 0, state)
-        assert line["bytes_up"] + line["header_up"] == sum(lengths[t:])
-        assert line["bytes_down"] + line["header_down"] == len(pack(broadcast))
-        assert line["bytes_down"] == num_bytes(broadcast)
-    assert len(lengths) == 3
+    task, settings = three_clients(), replace(local(CORRECTIONS[correction]), batched=side_by_side == "batched")
+    method = Federation(settings, upload=upload, select=Uniform(2))
+    networks = [task.new_model(0) for _ in range(3 if side_by_side == "three workers" else 1)]
+    state = begin(task, method, networks[0], 0)
+    with Workers(networks) as workers:
+        for t in range(3):
+            broadcast = {"w": state.w} | {f"server.{name}": tensor for name, tensor in state.server.items()}
+            state, line = play_round(task, method, workers, 0, state)
+            assert line["clients"] and not line["dropped"]
+            assert line["bytes_up"] + line["header_up"] == sum(lengths[2 * t :])
+            assert line["bytes_down"] + line["header_down"] == 2 * len(pack(broadcast))
+            assert line["bytes_down"] == 2 * num_bytes(broadcast)
+    assert len(lengths) == 6
 
 
-def test_uncompressed_traffic_is_rounds_times_clients_times_model():
-    task = laboratory((2, 1))
-    method, model = Federation(local()), task.new_model(0)
-    state, lines = begin(task, method, model, 0), []
-    for _ in range(5):
-        state, line = play_round(task, method, Workers([model]), 0, state)
-        lines.append(line)
+@pytest.mark.parametrize("m", [1, 2, 3])
+def test_uncompressed_traffic_is_rounds_times_clients_times_model(m):
+    task = three_clients()
+    history = run(task, Federation(local(), select=Uniform(m)), 5)
+    size = task.new_model(0).layout.size
     for way in ("up", "down"):
-        assert sum(line[f"bytes_{way}"] for line in lines) == dense_bytes(5, 2, 1) == 5 * 2 * 4
+        assert sum(line[f"bytes_{way}"] for line in history.rounds) == dense_bytes(5, m, size) == 5 * m * size * 4
 
 
 def test_a_dropped_client_received_the_model_and_sent_nothing():

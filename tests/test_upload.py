@@ -408,15 +408,16 @@ def small_task():
 UPLOAD = ErrorFeedback(TopK(0.1), Quantize(4, "stochastic"))
 
 
+@pytest.mark.parametrize("upload", [UPLOAD, ErrorFeedback(Quantize(8))], ids=["sparse", "8 bits"])
 @pytest.mark.parametrize("correction", [Correction(), LibraryScaffold()], ids=["plain", "scaffold"])
-def test_resumed_runs_and_any_number_of_workers_give_the_same_bits(tmp_path, correction):
+def test_resumed_runs_and_any_number_of_workers_give_the_same_bits(tmp_path, correction, upload):
     task = small_task()
-    method = Federation(LocalSGD(lr=0.1, correction=correction), upload=UPLOAD, select=Uniform(4))
+    method = Federation(LocalSGD(lr=0.1, correction=correction), upload=upload, select=Uniform(4))
     whole = run(task, method, 6, workers=1)
     assert run(task, method, 6, workers=3).sha256 == whole.sha256
     run(task, method, 3, record=tmp_path / "run", workers=2)
     assert run(task, method, 6, record=tmp_path / "run", workers=1).sha256 == whole.sha256
-    without = run(task, replace(method, upload=Compress(*UPLOAD.stages)), 6, workers=1)
+    without = run(task, replace(method, upload=Compress(*upload.stages)), 6, workers=1)
     assert without.sha256 != whole.sha256
 
 
