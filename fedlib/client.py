@@ -58,7 +58,10 @@ def client_end(ctx, method, state, carry, result):
     if broken:
         return Report(ctx.client, dropped=f"not finite: {', '.join(broken)}", result=result)
     row = _read_row(state.rows.get("upload"), ctx.client, result.delta)
-    payload, upload_row = method.upload.encode(ctx, message, row)
+    try:
+        payload, upload_row = method.upload.encode(ctx, message, row)
+    except ValueError as error:  # together with what earlier messages left out it may be too large
+        return Report(ctx.client, dropped=f"cannot be sent: {error}", result=result)
     return Report(ctx.client, None, result, comm.pack(payload), carry, upload_row)
 
 

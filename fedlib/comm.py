@@ -127,11 +127,15 @@ def gather(messages, vectors, d):
     Raises
     ------
     ValueError
-        If names or shapes differ between messages, there is no ``"delta"``, or a number is not finite.
+        If names, kinds or shapes differ between messages, there is no ``"delta"``, or a number is not finite.
     """
-    first = {name: (d,) if name in vectors else tuple(array.shape) for name, array in messages[0].items()}
+    def described(message):
+        return {name: (array.dtype, *array.shape) for name, array in message.items()}
+
+    first = described(messages[0])
+    first |= {name: (messages[0][name].dtype, d) for name in vectors if name in first}
     for message in messages:
-        found = {name: tuple(array.shape) for name, array in message.items()}
+        found = described(message)
         if found != first or "delta" not in found:
             raise ValueError(f"a message holds {found}, expected {first}")
         for name, array in message.items():

@@ -10,6 +10,7 @@ import torch
 
 from fedlib import compress
 from fedlib.comm import gather
+from fedlib.flat import is_finite
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,8 @@ class ErrorFeedback(Compress):
             row = torch.zeros(self.row_size(ctx), device=message["delta"].device)
         residuals = dict(zip(names, row.split(ctx.layout.size), strict=True))
         wanted = {name: vector + residuals.get(name, 0) for name, vector in message.items()}
+        if broken := [name for name, vector in wanted.items() if not is_finite(vector)]:
+            raise ValueError(f"with what earlier messages left out {', '.join(broken)} would not be finite")
         payload, _ = super().encode(ctx, wanted, None)
         sent = self.arrived(ctx, payload)
         # A vector that is not in this round's message keeps its residual.

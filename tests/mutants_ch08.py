@@ -53,6 +53,7 @@ MUTANTS = [
         residual_with_the_wrong_sign=("[wanted[name] - sent[name] if", "[sent[name] - wanted[name] if"),
         residual_lost_in_a_round_without=("else residuals[name] for name in names", "else 0 * residuals[name] for name in names"),
         one_residual_for_both=("dict(zip(names, row.split(ctx.layout.size), strict=True))", "{name: row[: ctx.layout.size] for name in names}"),
+        too_large_sent=("if not is_finite(vector)]:", "if False]:"),
         tracked_counted_twice=("[name for name in ctx.vectors if name not in ctx.tracked]", "list(ctx.vectors)"),
         quantize_may_come_first=("if compress.Quantize in kinds[:-1]:", "if False:"),
         stages_may_repeat=(" or len(set(kinds)) < len(kinds)", ""),
@@ -61,6 +62,11 @@ MUTANTS = [
             "[self.arrived(ctx, payload) for payload in payloads]", "[self.arrived(ctx, payload) for payload in payloads[::-1]]"
         ),
         odd_parts_accepted=("if odd := [", "if False and ["),
+    ),
+    *mutants(
+        "client.py",
+        "test_upload.py",
+        what_cannot_be_sent_stops_the_round=("    except ValueError as error:", "    except KeyError as error:"),
     ),
     *mutants(
         "federation.py",
@@ -100,7 +106,8 @@ MUTANTS = [
         messages_without_delta=('if found != first or "delta" not in found:', "if found != first:"),
         nan_gathered=("or not is_finite(array):", "or False:"),
         whole_numbers_gathered=("if not array.is_floating_point() or not", "if not"),
-        wrong_length_gathered=("(d,) if name in vectors else tuple(array.shape)", "tuple(array.shape)"),
+        wrong_length_gathered=("for name in vectors if name in first}", "for name in ()}"),
+        kinds_mixed=("{name: (array.dtype, *array.shape)", "{name: (None, *array.shape)"),
         bytes_are_numbers=("return 4 * rounds * m * d", "return rounds * m * d"),
         headers_not_in_the_ledger=(' + line.get(f"header_{way}", 0)', ""),
         ledger_not_cumulative=("np.cumsum(each) / 1e6", "np.array(each) / 1e6"),

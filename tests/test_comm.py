@@ -214,10 +214,11 @@ def test_messages_that_disagree_are_refused():
         {**good, "length": torch.tensor([math.nan])},
         {**good, "delta": torch.tensor([1, math.inf, 1])},
         {**good, "delta": torch.ones(3, dtype=torch.int32)},
+        {**good, "delta": torch.ones(3, dtype=torch.float64)},
     ):
         with pytest.raises(ValueError, match="holds|finite"):
             gather([good, bad], ("delta",), 3)
-    with pytest.raises(ValueError, match=r"holds .*\(3,\).*expected .*\(4,\)"):
+    with pytest.raises(ValueError, match=r"holds .*float32, 3\).*expected .*float32, 4\)"):
         gather([good], ("delta",), 4)
     for without in ({}, {"length": torch.ones(1)}):
         with pytest.raises(ValueError, match="a message holds"):

@@ -363,6 +363,26 @@ def test_nothing_changes_for_a_client_whose_message_was_rejected():
     assert not np.array_equal(before.rows["upload"].read(0), after.rows["upload"].read(0))
 
 
+@pytest.mark.parametrize("batched", [False, True], ids=["in sequence", "batched"])
+@pytest.mark.parametrize("stages", [[TopK(0.1)], [TopK(0.1), Quantize(8)]], ids=["sparse", "both"])
+def test_a_residual_that_grows_beyond_all_numbers_drops_its_client(stages, batched):
+    @dataclass(frozen=True)
+    class Huge(Correction):
+        def end(self, ctx, carry, result):
+            return {"delta": torch.full_like(result.delta, 2e38 if ctx.client == 1 and ctx.t else 0.0)}
+
+    class Nothing:
+        def combine(self, ctx, deltas):
+            return torch.zeros_like(deltas[0]), np.ones(len(deltas)) / len(deltas)
+
+    settings = LocalSGD(lr=0.1, correction=Huge(), batched=batched)
+    method = Federation(settings, Nothing(), ErrorFeedback(*stages))
+    _, lines = play(small_task(), method, 4)
+    assert [1 in line["clients"] for line in lines] == [True, True, False, False]
+    assert all(0 in line["clients"] for line in lines)
+    assert "left out delta would not be finite" in lines[2]["dropped"]["1"]
+
+
 @pytest.mark.parametrize("correction", [Scaffold(), LibraryScaffold()], ids=["of the tests", "of the library"])
 def test_control_variates_stay_consistent_and_reach_the_optimum_through_a_lossy_upload(correction):
     a, b = np.array([1.0, 4.0]), np.array([[0.0] * 6, np.arange(1.0, 7.0)])
