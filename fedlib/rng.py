@@ -24,6 +24,7 @@ PURPOSES = {
     "check": 9,
     "quantize": 10,
     "augment": 11,
+    "control_noise": 21,
 }
 
 
