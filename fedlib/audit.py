@@ -85,7 +85,7 @@ def lower_bound(present, absent, delta, level=0.95):
     Parameters
     ----------
     present, absent : array_like, shape [R]
-        Scores of independent trials with the canary and without.
+        Scores of independent trials with the canary and without; a high one speaks for "present".
     delta : float
     level : float
 

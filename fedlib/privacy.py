@@ -119,7 +119,7 @@ def reason_against(noisy, method):
         )
     if select.rate != mean.rate:
         return f"two rates: {select} draws, but {mean} divides. Use one"
-    if not isinstance(upload, Clip):
+    if type(upload) is not Clip:  # a subclass might do something after the clip
         return (
             f"{upload}: nothing bounds what arrives. The last step on the client has to be the clip, because "
             f"whatever follows it may lengthen the vector again. Use Clip({noisy.clip})"
