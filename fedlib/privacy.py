@@ -1,9 +1,9 @@
 """Differential privacy for clients: clip where the client is, add noise to the sum (chapter 10).
 
-    w ← w + (Σ_{k drawn} clip(Δ_k, C) + N(0, z²C² I)) / (qN)      DP-FedAvg (McMahan et al. 2018)
+    w ← w + (Σ_{k drawn} clip(Δ_k, S) + N(0, z²S² I)) / (qN)      DP-FedAvg (McMahan et al. 2018)
 
 Each client is drawn by itself with probability q. Two things make the noise enough: no client moves the sum by more
-than C, and the denominator qN knows nothing about who came. How much privacy that is, ``accounting`` says.
+than S, and the denominator qN knows nothing about who came. How much privacy that is, ``accounting`` says.
 """
 
 import math
@@ -26,7 +26,7 @@ def clip_rows(deltas, norm):
     deltas : tensor, shape [..., d]
         Deltas, never weights: how far a client came, not where it stands.
     norm : float
-        The clip norm C, in the units of a delta.
+        The clip norm S, in the units of a delta.
 
     Returns
     -------
@@ -49,7 +49,7 @@ class Clip(Dense):
     Parameters
     ----------
     norm : float
-        C, the largest length of a delta.
+        S, the largest length of a delta.
     control : float, optional
         The largest length of what a client sends about its control variate, if it sends any.
     """
@@ -70,16 +70,16 @@ class Clip(Dense):
 
 @dataclass(frozen=True)
 class Noisy:
-    """A mean with Gaussian noise, N(0, z²C²) on the sum in each entry: the server's half of DP-FedAvg.
+    """A mean with Gaussian noise, N(0, z²S²) on the sum in each entry: the server's half of DP-FedAvg.
 
     Parameters
     ----------
     mean : FixedMean
         Divides the sum by qN, and the noise with it.
     clip : float
-        C, by how much one client can move the sum; the upload must be ``Clip(C)``.
+        S, by how much one client can move the sum; the upload must be ``Clip(S)``.
     noise_multiplier : float
-        z, the noise in units of C.
+        z, the noise in units of S.
     """
 
     mean: object
@@ -152,13 +152,13 @@ def _reason_against_correction(correction, upload):
 class PrivateScaffold(Scaffold):
     """SCAFFOLD whose control variates are released like the deltas: clipped on the client, summed, and noisy.
 
-    c ← c + (Σ_{k drawn} clip(Δc_k, C_c) + N(0, z_c²C_c² I)) / N, with equal weights.  Delta and control variate of
+    c ← c + (Σ_{k drawn} clip(Δc_k, S_c) + N(0, z_c²S_c² I)) / N, with equal weights.  Delta and control variate of
     a round come from the same draw, so the two count as one release with less noise (``joint_multiplier``).
 
     Parameters
     ----------
     clip : float
-        C_c, in the units of a gradient.
+        S_c, in the units of a gradient.
     noise_multiplier : float
         z_c.
     """

@@ -20,36 +20,36 @@ from fedlib.check import chapter10 as check
 # 10.1 clip_rows --------------------------------------------------------------------------------------------
 
 
-def clip_with_numpy(deltas, C):
+def clip_with_numpy(deltas, S):
     lengths = np.linalg.norm(deltas, axis=1, keepdims=True)
-    return deltas * np.minimum(1, C / np.maximum(lengths, 1e-12))
+    return deltas * np.minimum(1, S / np.maximum(lengths, 1e-12))
 
 
-def clip_in_a_loop(deltas, C):
+def clip_in_a_loop(deltas, S):
     rows = []
     for row in deltas:
         length = math.sqrt(sum(x * x for x in row))
-        rows.append([x * C / length for x in row] if length > C else list(row))
+        rows.append([x * S / length for x in row] if length > S else list(row))
     return rows
 
 
-def clip_where(deltas, C):
+def clip_where(deltas, S):
     lengths = np.sqrt((np.asarray(deltas) ** 2).sum(axis=1))
     scale = np.ones(len(lengths))
-    scale[lengths > C] = C / lengths[lengths > C]
+    scale[lengths > S] = S / lengths[lengths > S]
     return np.einsum("kd,k->kd", deltas, scale)
 
 
-def clip_with_torch(deltas, C):
-    return deltas / deltas.norm(dim=1, keepdim=True).div(C).clamp(min=1)
+def clip_with_torch(deltas, S):
+    return deltas / deltas.norm(dim=1, keepdim=True).div(S).clamp(min=1)
 
 
-def clip_renorm(deltas, C):
-    return torch.renorm(deltas, p=2, dim=0, maxnorm=C)
+def clip_renorm(deltas, S):
+    return torch.renorm(deltas, p=2, dim=0, maxnorm=S)
 
 
-def clip_in_single_precision(deltas, C):
-    return clip_with_numpy(np.float32(deltas), np.float32(C))
+def clip_in_single_precision(deltas, S):
+    return clip_with_numpy(np.float32(deltas), np.float32(S))
 
 
 CLIP = [clip_with_numpy, clip_in_a_loop, clip_where, clip_with_torch, clip_renorm, clip_in_single_precision, privacy.clip_rows]
@@ -60,50 +60,50 @@ def norms(deltas, axis=1):
 
 
 CLIP_WRONG = {
-    "is up to √d·C": lambda deltas, C: np.clip(deltas, -C, C),
-    "now shouts": lambda deltas, C: deltas * C / norms(deltas),
-    "not thrown away": lambda deltas, C: deltas * (norms(deltas) <= C),
-    "the matrix as a whole": lambda deltas, C: deltas * min(1, C / np.linalg.norm(deltas)),
-    "squared length": lambda deltas, C: deltas * np.minimum(1, C / norms(deltas) ** 2),
-    "absolute values": lambda deltas, C: deltas * np.minimum(1, C / np.abs(deltas).sum(axis=1, keepdims=True)),
-    "C times too long or too short": lambda deltas, C: deltas / np.maximum(norms(deltas), C),
-    "as they came": lambda deltas, C: deltas * 1.0,
-    "minimum and maximum are exchanged": lambda deltas, C: deltas * np.maximum(1, C / norms(deltas)),
-    "a mean length for all": lambda deltas, C: deltas * min(1, C / norms(deltas).mean()),
-    "You measure columns": lambda deltas, C: deltas * np.minimum(1, C / norms(deltas, 0)),
-    "what do you divide by": lambda deltas, C: deltas * np.minimum(C, norms(deltas)) / norms(deltas),
+    "is up to √d·S": lambda deltas, S: np.clip(deltas, -S, S),
+    "now shouts": lambda deltas, S: deltas * S / norms(deltas),
+    "not thrown away": lambda deltas, S: deltas * (norms(deltas) <= S),
+    "the matrix as a whole": lambda deltas, S: deltas * min(1, S / np.linalg.norm(deltas)),
+    "squared length": lambda deltas, S: deltas * np.minimum(1, S / norms(deltas) ** 2),
+    "absolute values": lambda deltas, S: deltas * np.minimum(1, S / np.abs(deltas).sum(axis=1, keepdims=True)),
+    "S times too long or too short": lambda deltas, S: deltas / np.maximum(norms(deltas), S),
+    "as they came": lambda deltas, S: deltas * 1.0,
+    "minimum and maximum are exchanged": lambda deltas, S: deltas * np.maximum(1, S / norms(deltas)),
+    "a mean length for all": lambda deltas, S: deltas * min(1, S / norms(deltas).mean()),
+    "You measure columns": lambda deltas, S: deltas * np.minimum(1, S / norms(deltas, 0)),
+    "what do you divide by": lambda deltas, S: deltas * np.minimum(S, norms(deltas)) / norms(deltas),
 }
 CLIP_ALSO_WRONG = {
-    "too short": lambda deltas, C: clip_with_numpy(deltas, 0.9 * C),
-    "too long": lambda deltas, C: clip_with_numpy(deltas, 1.01 * C),
-    "shrunk by the tail": lambda deltas, C: deltas / (1 + norms(deltas) / C),
-    "turned round": lambda deltas, C: -clip_with_numpy(deltas, C),
-    "one row": lambda deltas, C: clip_with_numpy(deltas, C)[0],
-    "the transpose": lambda deltas, C: clip_with_numpy(deltas, C).T,
+    "too short": lambda deltas, S: clip_with_numpy(deltas, 0.9 * S),
+    "too long": lambda deltas, S: clip_with_numpy(deltas, 1.01 * S),
+    "shrunk by the tail": lambda deltas, S: deltas / (1 + norms(deltas) / S),
+    "turned round": lambda deltas, S: -clip_with_numpy(deltas, S),
+    "one row": lambda deltas, S: clip_with_numpy(deltas, S)[0],
+    "the transpose": lambda deltas, S: clip_with_numpy(deltas, S).T,
 }
 
 # 10.2 private_mean -----------------------------------------------------------------------------------------
 
 
-def mean_with_numpy(deltas, C, z, q, N, rng):
-    total = clip_with_numpy(deltas, C).sum(axis=0)
-    return (total + rng.normal(0, z * C, deltas.shape[1])) / (q * N)
+def mean_with_numpy(deltas, S, z, q, N, rng):
+    total = clip_with_numpy(deltas, S).sum(axis=0)
+    return (total + rng.normal(0, z * S, deltas.shape[1])) / (q * N)
 
 
-def mean_with_noise_afterwards(deltas, C, z, q, N, rng):
+def mean_with_noise_afterwards(deltas, S, z, q, N, rng):
     update = np.zeros(deltas.shape[1])
     for row in deltas:
-        update += row * min(1, C / max(np.linalg.norm(row), 1e-30)) / (q * N)
-    return update + z * C / (q * N) * rng.standard_normal(len(update))
+        update += row * min(1, S / max(np.linalg.norm(row), 1e-30)) / (q * N)
+    return update + z * S / (q * N) * rng.standard_normal(len(update))
 
 
-def mean_with_torch(deltas, C, z, q, N, rng):
-    total = clip_with_torch(deltas, C).sum(dim=0)
-    return (total + z * C * torch.from_numpy(rng.normal(size=len(total)))) / (q * N)
+def mean_with_torch(deltas, S, z, q, N, rng):
+    total = clip_with_torch(deltas, S).sum(dim=0)
+    return (total + z * S * torch.from_numpy(rng.normal(size=len(total)))) / (q * N)
 
 
-def mean_in_single_precision(deltas, C, z, q, N, rng):
-    return np.float32(mean_with_numpy(deltas, C, z, q, N, rng))
+def mean_in_single_precision(deltas, S, z, q, N, rng):
+    return np.float32(mean_with_numpy(deltas, S, z, q, N, rng))
 
 
 MEAN = [mean_with_numpy, mean_with_noise_afterwards, mean_with_torch, mean_in_single_precision]
@@ -112,69 +112,69 @@ MEAN = [mean_with_numpy, mean_with_noise_afterwards, mean_with_torch, mean_in_si
 def sums(total=None, divide=None, noise=None):
     """Return an answer in which one thing is done differently."""
 
-    def mean(deltas, C, z, q, N, rng):
+    def mean(deltas, S, z, q, N, rng):
         m, d = deltas.shape
-        value = (total or (lambda rows, C: clip_with_numpy(rows, C).sum(axis=0)))(deltas, C)
+        value = (total or (lambda rows, S: clip_with_numpy(rows, S).sum(axis=0)))(deltas, S)
         value = value / (divide(m, q, N) if divide else q * N)
-        std = noise(m, C, z, q, N) if noise else z * C / (q * N)
+        std = noise(m, S, z, q, N) if noise else z * S / (q * N)
         return value + rng.normal(0, std, d)
 
     return mean
 
 
-def unclipped(rows, C):
+def unclipped(rows, S):
     return rows.sum(axis=0)
 
 
-def clipped_sum(rows, C):
-    return clip_with_numpy(rows.sum(axis=0)[None], C)[0]
+def clipped_sum(rows, S):
+    return clip_with_numpy(rows.sum(axis=0)[None], S)[0]
 
 
-def row_noise(deltas, C, z, q, N, rng):
-    rows = clip_with_numpy(deltas, C)
-    return (rows + rng.normal(0, z * C, rows.shape)).sum(axis=0) / (q * N)
+def row_noise(deltas, S, z, q, N, rng):
+    rows = clip_with_numpy(deltas, S)
+    return (rows + rng.normal(0, z * S, rows.shape)).sum(axis=0) / (q * N)
 
 
-def one_number(deltas, C, z, q, N, rng):
-    return clip_with_numpy(deltas, C).sum(axis=0) / (q * N) + rng.normal(0, z * C / (q * N))
+def one_number(deltas, S, z, q, N, rng):
+    return clip_with_numpy(deltas, S).sum(axis=0) / (q * N) + rng.normal(0, z * S / (q * N))
 
 
-def own_generator(deltas, C, z, q, N, rng):
-    return mean_with_numpy(deltas, C, z, q, N, np.random.default_rng())
+def own_generator(deltas, S, z, q, N, rng):
+    return mean_with_numpy(deltas, S, z, q, N, np.random.default_rng())
 
 
 MEAN_WRONG = {
     "everyone's share changes": sums(divide=lambda m, q, N: max(m, 1)),
-    "Your noise is qN times too large": sums(noise=lambda m, C, z, q, N: z * C),
+    "Your noise is qN times too large": sums(noise=lambda m, S, z, q, N: z * S),
     "Nothing bounds your clients": sums(total=unclipped),
     "You clip the sum": sums(total=clipped_sum),
     "That is the sum": sums(divide=lambda m, q, N: 1),
     "all N registered": sums(divide=lambda m, q, N: N),
     "q times the number drawn": sums(divide=lambda m, q, N: q * max(m, 1)),
-    "the short ones too": sums(total=lambda rows, C: (C * rows / np.maximum(norms(rows), 1e-9)).sum(axis=0)),
-    "You clip the entries": sums(total=lambda rows, C: np.clip(rows, -C, C).sum(axis=0)),
-    "There is no noise": sums(noise=lambda m, C, z, q, N: 0),
-    "C is missing": sums(noise=lambda m, C, z, q, N: z / (q * N)),
-    "Neither C nor qN": sums(noise=lambda m, C, z, q, N: z),
-    "the square root of qN": sums(noise=lambda m, C, z, q, N: z * C / math.sqrt(q * N)),
+    "the short ones too": sums(total=lambda rows, S: (S * rows / np.maximum(norms(rows), 1e-9)).sum(axis=0)),
+    "You clip the entries": sums(total=lambda rows, S: np.clip(rows, -S, S).sum(axis=0)),
+    "There is no noise": sums(noise=lambda m, S, z, q, N: 0),
+    "S is missing": sums(noise=lambda m, S, z, q, N: z / (q * N)),
+    "Neither S nor qN": sums(noise=lambda m, S, z, q, N: z),
+    "the square root of qN": sums(noise=lambda m, S, z, q, N: z * S / math.sqrt(q * N)),
     "noise to every row": row_noise,
-    "the noise by the number drawn": sums(noise=lambda m, C, z, q, N: z * C / max(m, 1)),
-    "You divide by N:": sums(noise=lambda m, C, z, q, N: z * C / N),
-    "has variance z C": sums(noise=lambda m, C, z, q, N: math.sqrt(z * C) / (q * N)),
+    "the noise by the number drawn": sums(noise=lambda m, S, z, q, N: z * S / max(m, 1)),
+    "You divide by N:": sums(noise=lambda m, S, z, q, N: z * S / N),
+    "has variance z S": sums(noise=lambda m, S, z, q, N: math.sqrt(z * S) / (q * N)),
     "All entries got the same number": one_number,
     "draw from `rng`": own_generator,
 }
 MEAN_ALSO_WRONG = {
-    "uniform noise shifted": lambda deltas, C, z, q, N, rng: (
-        mean_with_numpy(deltas, C, z, q, N, rng) + 0.5 * z * C / (q * N)
+    "uniform noise shifted": lambda deltas, S, z, q, N, rng: (
+        mean_with_numpy(deltas, S, z, q, N, rng) + 0.5 * z * S / (q * N)
     ),
-    "no noise for nobody": lambda deltas, C, z, q, N, rng: (
-        mean_with_numpy(deltas, C, z, q, N, rng) if len(deltas) else np.zeros(deltas.shape[1])
+    "no noise for nobody": lambda deltas, S, z, q, N, rng: (
+        mean_with_numpy(deltas, S, z, q, N, rng) if len(deltas) else np.zeros(deltas.shape[1])
     ),
-    "twice": sums(noise=lambda m, C, z, q, N: 2 * z * C / (q * N)),
-    "fixed seed": lambda deltas, C, z, q, N, rng: mean_with_numpy(deltas, C, z, q, N, np.random.default_rng(0)),
-    "a matrix": lambda deltas, C, z, q, N, rng: deltas,
-    "subtracted": lambda deltas, C, z, q, N, rng: -mean_with_numpy(deltas, C, z, q, N, rng),
+    "twice": sums(noise=lambda m, S, z, q, N: 2 * z * S / (q * N)),
+    "fixed seed": lambda deltas, S, z, q, N, rng: mean_with_numpy(deltas, S, z, q, N, np.random.default_rng(0)),
+    "a matrix": lambda deltas, S, z, q, N, rng: deltas,
+    "subtracted": lambda deltas, S, z, q, N, rng: -mean_with_numpy(deltas, S, z, q, N, rng),
 }
 
 # 10.3 epsilon ----------------------------------------------------------------------------------------------

@@ -15,49 +15,49 @@ def _hint(answer, usual, got, otherwise):
 
 @exercise("Exercise 10.1, clip_rows")
 def clip_rows(answer):
-    """``clip_rows(deltas [K, d], C) -> [K, d]``, every row at most C long."""
+    """``clip_rows(deltas [K, d], S) -> [K, d]``, every row at most S long."""
     rng = stream(0, "check", 1001)
     answer.undefined = "The length of a row of zeros is 0: what do you divide by?"
-    for C, K, d in ((2.0, 6, 5), (0.3, 4, 9)):
-        lengths = C * np.concatenate([[3.0, 0.5, 0.2], 0.9 + 2 * rng.random(K - 3)])
+    for S, K, d in ((2.0, 6, 5), (0.3, 4, 9)):
+        lengths = S * np.concatenate([[3.0, 0.5, 0.2], 0.9 + 2 * rng.random(K - 3)])
         rows = rng.normal(size=(K, d))
         rows *= (lengths / np.linalg.norm(rows, axis=1))[:, None]
-        got = answer.array(answer(rows, C), (K, d), "the clipped matrix")
+        got = answer.array(answer(rows, S), (K, d), "the clipped matrix")
         norms = np.linalg.norm(rows, axis=1, keepdims=True)
         with np.errstate(all="ignore"):
             usual = {
-                "The norm of your row is up to √d·C: you clip its entries one by one. The length of the whole "
-                "row counts.": np.clip(rows, -C, C),
-                "A client with almost nothing to say now shouts: you bring every row to length C, also the short "
-                "ones.": rows * C / norms,
-                "A long row is not thrown away. It keeps its direction and gets length C.": rows * (norms <= C),
+                "The norm of your row is up to √d·S: you clip its entries one by one. The length of the whole "
+                "row counts.": np.clip(rows, -S, S),
+                "A client with almost nothing to say now shouts: you bring every row to length S, also the short "
+                "ones.": rows * S / norms,
+                "A long row is not thrown away. It keeps its direction and gets length S.": rows * (norms <= S),
                 "You cut the matrix as a whole. Each client is bounded by itself.": (
-                    rows * min(1, C / np.linalg.norm(rows))
+                    rows * min(1, S / np.linalg.norm(rows))
                 ),
-                "You divide by the squared length: take the root.": rows * np.minimum(1, C / norms**2),
+                "You divide by the squared length: take the root.": rows * np.minimum(1, S / norms**2),
                 "You measure lengths with absolute values. The noise is made for the Euclidean length.": (
-                    rows * np.minimum(1, C / np.abs(rows).sum(axis=1, keepdims=True))
+                    rows * np.minimum(1, S / np.abs(rows).sum(axis=1, keepdims=True))
                 ),
-                "Your rows are C times too long or too short: rows inside are left alone, others get length C.": (
-                    rows / np.maximum(norms, C)
+                "Your rows are S times too long or too short: rows inside are left alone, others get length S.": (
+                    rows / np.maximum(norms, S)
                 ),
                 "Those are the deltas as they came.": rows,
                 "You lengthen short rows and leave long ones: minimum and maximum are exchanged.": (
-                    rows * np.maximum(1, C / norms)
+                    rows * np.maximum(1, S / norms)
                 ),
-                "That is a mean length for all. Each row has its own.": rows * min(1, C / norms.mean()),
+                "That is a mean length for all. Each row has its own.": rows * min(1, S / norms.mean()),
                 "You measure columns. A row is a client.": (
-                    rows * np.minimum(1, C / np.linalg.norm(rows, axis=0, keepdims=True))
+                    rows * np.minimum(1, S / np.linalg.norm(rows, axis=0, keepdims=True))
                 ),
             }
         longest = np.linalg.norm(got, axis=1).max()
-        hint = _hint(answer, usual, got, f"Your longest row has length {longest:.4g}, and C is {C:g}.")
-        answer.expect(longest <= C * (1 + 10 * answer.tolerance), "no row is longer than C", hint)
-        short = norms[:, 0] <= C
+        hint = _hint(answer, usual, got, f"Your longest row has length {longest:.4g}, and S is {S:g}.")
+        answer.expect(longest <= S * (1 + 10 * answer.tolerance), "no row is longer than S", hint)
+        short = norms[:, 0] <= S
         hint = _hint(answer, usual, got, "A row that is short enough was changed. There is nothing to clip.")
         answer.expect(answer.close(got[short], rows[short]), "rows already inside are unchanged", hint)
-        wanted = rows * np.minimum(1, C / norms)
-        hint = _hint(answer, usual, got, "A clipped row points where the row pointed, and has length C exactly.")
+        wanted = rows * np.minimum(1, S / norms)
+        hint = _hint(answer, usual, got, "A clipped row points where the row pointed, and has length S exactly.")
         answer.expect(answer.close(got, wanted), "long rows keep their direction", hint)
     zeros = answer.array(answer(np.zeros((2, 4)), 1.0), (2, 4), "the clipped matrix")
     answer.expect(answer.close(zeros, 0), "zero stays zero", "A client that changed nothing sends nothing.")
@@ -65,83 +65,83 @@ def clip_rows(answer):
 
 @exercise("Exercise 10.2, private_mean")
 def private_mean(answer):
-    """``private_mean(deltas [m, d], C, z, q, N, rng) -> [d]``, clipped, with noise, over a fixed denominator."""
+    """``private_mean(deltas [m, d], S, z, q, N, rng) -> [d]``, clipped, with noise, over a fixed denominator."""
     make = stream(0, "check", 1002)
     d = 4_000
     wanted = "One update for the server, with d entries."
 
-    def mean(deltas, C, z, q, N, seed=0):
-        result = answer(deltas, C, z, q, N, np.random.default_rng(seed))
+    def mean(deltas, S, z, q, N, seed=0):
+        result = answer(deltas, S, z, q, N, np.random.default_rng(seed))
         return answer.array(result, (deltas.shape[1],), "the update", wanted)
 
     # Without noise: who is divided by what.
-    C, q, N = 2.0, 0.1, 50  # five clients are expected
+    S, q, N = 2.0, 0.1, 50  # five clients are expected
     rows = make.normal(size=(8, d))
     rows[:, :2] *= 1_000  # most of a row's length is in two entries, or clipping entries would change nothing
-    rows *= (C * np.array([4, 0.5, 3, 0.7, 2, 0.3, 5, 0.9]) / np.linalg.norm(rows, axis=1))[:, None]
-    clipped = rows * np.minimum(1, C / np.linalg.norm(rows, axis=1, keepdims=True))
+    rows *= (S * np.array([4, 0.5, 3, 0.7, 2, 0.3, 5, 0.9]) / np.linalg.norm(rows, axis=1))[:, None]
+    clipped = rows * np.minimum(1, S / np.linalg.norm(rows, axis=1, keepdims=True))
     total = clipped.sum(axis=0)
     answer.tolerance = 1e-4  # the noise is off, but may be off by a tiny amount
-    got = mean(rows, C, 0.0, q, N) * 1e2  # the entries are small: compare them at a scale of 1
+    got = mean(rows, S, 0.0, q, N) * 1e2  # the entries are small: compare them at a scale of 1
     usual = {
         "When a client joins, everyone's share changes: you divide by the number drawn, and the sensitivity is no "
-        "longer C/(qN).": total / len(rows),
-        "Nothing bounds your clients: one of them moves the sum by 5 C. Clip the rows first.": (
+        "longer S/(qN).": total / len(rows),
+        "Nothing bounds your clients: one of them moves the sum by 5 S. Clip the rows first.": (
             rows.sum(axis=0) / (q * N)
         ),
         "You clip the sum. Then all clients together count as one; each row has to be clipped by itself.": (
-            rows.sum(axis=0) * min(1, C / np.linalg.norm(rows.sum(axis=0))) / (q * N)
+            rows.sum(axis=0) * min(1, S / np.linalg.norm(rows.sum(axis=0))) / (q * N)
         ),
         "That is the sum. Divide by the number of clients that is expected.": total,
         "You divide by all N registered clients. In a round q N of them are expected.": total / N,
         "You divide by q times the number drawn. N counts who is registered.": total / (q * len(rows)),
-        "You bring every row to length C, the short ones too.": (
-            (C * rows / np.linalg.norm(rows, axis=1, keepdims=True)).sum(axis=0) / (q * N)
+        "You bring every row to length S, the short ones too.": (
+            (S * rows / np.linalg.norm(rows, axis=1, keepdims=True)).sum(axis=0) / (q * N)
         ),
-        "You clip the entries, not the rows: a row may then be √d·C long.": np.clip(rows, -C, C).sum(axis=0) / (q * N),
+        "You clip the entries, not the rows: a row may then be √d·S long.": np.clip(rows, -S, S).sum(axis=0) / (q * N),
     }
     usual = {text: 1e2 * wrong for text, wrong in usual.items()}
-    hint = _hint(answer, usual, got, "With z = 0: clip every row to C, add them up, divide by q N.")
+    hint = _hint(answer, usual, got, "With z = 0: clip every row to S, add them up, divide by q N.")
     answer.expect(answer.close(got, 1e2 * total / (q * N)), "without noise it is the sum of clipped rows over qN", hint)
-    less = mean(rows[:7], C, 0.0, q, N) * 1e2
+    less = mean(rows[:7], S, 0.0, q, N) * 1e2
     moved = np.linalg.norm(got - less) / 1e2
     answer.expect(
-        moved <= C / (q * N) * 1.001,
-        "one more client moves it by at most C/(qN)",
-        f"One more client moved the update by {moved:.3g}, more than C/(qN) = {C / (q * N):.3g}.",
+        moved <= S / (q * N) * 1.001,
+        "one more client moves it by at most S/(qN)",
+        f"One more client moved the update by {moved:.3g}, more than S/(qN) = {S / (q * N):.3g}.",
     )
 
     # With noise, and nothing else.
-    for m, C, z, q, N in ((2, 2.5, 1.6, 0.1, 80), (12, 0.5, 4.0, 0.02, 1_000), (0, 3.0, 0.8, 0.1, 90)):
+    for m, S, z, q, N in ((2, 2.5, 1.6, 0.1, 80), (12, 0.5, 4.0, 0.02, 1_000), (0, 3.0, 0.8, 0.1, 90)):
         nothing = np.zeros((m, d))
-        noise = mean(nothing, C, z, q, N)
-        right, sd = z * C / (q * N), float(noise.std())
+        noise = mean(nothing, S, z, q, N)
+        right, sd = z * S / (q * N), float(noise.std())
         usual = {
-            "Your noise is qN times too large. Where was the sensitivity C? In the sum: add the noise before you "
-            "divide, or divide it too.": z * C,
+            "Your noise is qN times too large. Where was the sensitivity S? In the sum: add the noise before you "
+            "divide, or divide it too.": z * S,
             "There is no noise in it.": 0.0,
-            "C is missing: z says how loud the noise is compared with the largest client.": z / (q * N),
-            "Neither C nor qN enters your noise.": z,
+            "S is missing: z says how loud the noise is compared with the largest client.": z / (q * N),
+            "Neither S nor qN enters your noise.": z,
             "You divide the noise by the square root of qN: it is one noise for the sum, not one for each client.": (
-                z * C / math.sqrt(q * N)
+                z * S / math.sqrt(q * N)
             ),
-            "You add noise to every row. The sum needs it once.": z * C * math.sqrt(m) / (q * N),
-            "You divide the noise by the number drawn; it has to be the same whoever comes.": z * C / max(m, 1),
-            "You divide by N: noise and sum are both divided by q N.": z * C / N,
-            "The noise has variance z C here; its standard deviation should be z C.": math.sqrt(z * C) / (q * N),
+            "You add noise to every row. The sum needs it once.": z * S * math.sqrt(m) / (q * N),
+            "You divide the noise by the number drawn; it has to be the same whoever comes.": z * S / max(m, 1),
+            "You divide by N: noise and sum are both divided by q N.": z * S / N,
+            "The noise has variance z S here; its standard deviation should be z S.": math.sqrt(z * S) / (q * N),
         }
         # The standard deviation of 4,000 numbers is known to about one percent.
         near = [text for text, wrong in usual.items() if abs(sd - wrong) <= 0.06 * wrong]
         if sd == 0 and m == 2 and abs(float(noise[0])) > 0:
             near = ["All entries got the same number. Noise is drawn for each entry by itself."]
-        hint = (near or [f"The standard deviation of your noise is {sd:.3g}, wanted is zC/(qN) = {right:.3g}."])[0]
+        hint = (near or [f"The standard deviation of your noise is {sd:.3g}, wanted is zS/(qN) = {right:.3g}."])[0]
         who = "nobody is" if not m else f"{m} clients are"
         answer.expect(
             abs(sd - right) <= 0.06 * right and abs(float(noise.mean())) < 5 * right / math.sqrt(d),
-            "the noise has standard deviation zC/(qN), however many are drawn, also none",
+            "the noise has standard deviation zS/(qN), however many are drawn, also none",
             f"{hint} (Here {who} drawn.)",
         )
-        again, other = mean(nothing, C, z, q, N), mean(nothing, C, z, q, N, seed=1)
+        again, other = mean(nothing, S, z, q, N), mean(nothing, S, z, q, N, seed=1)
         answer.expect(
             np.array_equal(noise, again) and not np.array_equal(noise, other),
             "the noise comes from rng",
