@@ -13,25 +13,26 @@ from fedlib.correction import Correction
 
 
 @dataclass(frozen=True)
-class Canary(Correction):
-    """Client 0 sends a vector that nobody else could: ``length`` in the given entries, if it is ``present``.
+class Canaries(Correction):
+    """The first clients send vectors that nobody else could: ``length`` in entries of their own, if ``present``.
 
-    ``entries`` are places of the flat vector that no other client's training moves, for example the weights of a
-    feature that is zero for everybody. Where the canary is not present, client 0 sends zeros, which under a fixed
-    denominator is the same as not being registered.
+    ``entries[k]`` are the places of client k in the flat vector, which no other client's training moves: for example
+    the weights of a feature that is zero for everybody. A canary that is not present sends zeros, which under a fixed
+    denominator is the same as not being registered. As the places do not overlap and clients are drawn by themselves,
+    each canary of a run is a trial of its own.
     """
 
     entries: tuple
     length: float
-    present: bool
-    private = True  # it changes a delta, before the clip, and tells the server nothing else
+    present: tuple
+    private = True  # it changes deltas, before the clip, and tells the server nothing else
 
     def end(self, ctx, carry, result):
-        if ctx.client != 0:
+        if ctx.client >= len(self.entries):
             return {"delta": result.delta}
-        delta = result.delta.new_zeros(len(result.delta))
-        if self.present:
-            delta[list(self.entries)] = self.length / len(self.entries) ** 0.5
+        delta, places = result.delta.new_zeros(len(result.delta)), list(self.entries[ctx.client])
+        if self.present[ctx.client]:
+            delta[places] = self.length / len(places) ** 0.5
         return {"delta": delta}
 
 
@@ -53,8 +54,31 @@ def evidence(moves, rate, noise_multiplier):
     >>> float(evidence(np.array([0.5, 0.5]), 1.0, 2.0))
     0.0
     """
-    ratio = np.exp((np.asarray(moves) - 0.5) / noise_multiplier**2)
-    return np.log1p(rate * (ratio - 1)).sum(axis=-1)
+    drawn = np.log(rate) + (np.asarray(moves) - 0.5) / noise_multiplier**2
+    with np.errstate(divide="ignore"):  # at rate 1 nobody is left out
+        return np.logaddexp(np.log1p(-rate), drawn).sum(axis=-1)
+
+
+def scores(steps, entries, rate):
+    """Return each canary's ``evidence``, with the noise measured where there is nothing but noise.
+
+    Parameters
+    ----------
+    steps : array, shape [T, d]
+        What each round changed in the model, times qN and in units of the clip norm: the noisy sum.
+    entries : sequence of M equally long tuples
+        As in ``Canaries``; across its own direction a canary's entries hold noise only.
+    rate : float
+
+    Returns
+    -------
+    array, shape [M]
+    """
+    own = steps[:, np.array(entries)]
+    moves = own.sum(axis=-1) / own.shape[-1] ** 0.5
+    across = own - own.mean(axis=-1, keepdims=True)
+    noise = np.sqrt(np.sum(across**2) / (own.size - moves.size))
+    return evidence(moves.T, rate, noise)
 
 
 def rates(present, absent, threshold):
@@ -103,29 +127,36 @@ def lower_bound(present, absent, delta, level=0.95):
         raise ValueError(f"delta must lie in [0, 1) and level in (0, 1), got {delta} and {level}")
     (first, second), (third, fourth) = np.array_split(present, 2), np.array_split(absent, 2)
     # Saying "present" above a threshold, or "absent" below it: two attacks with the roles exchanged.
-    attacks = [(sign, at) for sign in (1, -1) for at in np.unique(np.concatenate([first, third]))]
-    sign, at = max(attacks, key=lambda attack: _bound(first, third, *attack, delta, level))
-    return max(0.0, _bound(second, fourth, sign, at, delta, level))
+    attacks = [(first, second, third, fourth), (-third, -fourth, -first, -second)]
+    chosen = []
+    for yes, yes_again, no, no_again in attacks:
+        cuts = np.unique(np.concatenate([yes, no]))
+        promising = _bounds(yes, no, cuts, delta, level)
+        best = int(np.argmax(promising))
+        chosen.append((promising[best], yes_again, no_again, cuts[best : best + 1]))
+    _, yes, no, cut = max(chosen, key=lambda attack: attack[0])
+    return max(0.0, float(_bounds(yes, no, cut, delta, level)[0]))
 
 
-def _bound(present, absent, sign, at, delta, level):
-    yes, no = (present, absent) if sign > 0 else (-absent, -present)
-    at = at if sign > 0 else -at
-    hits, alarms = int(np.sum(yes > at)), int(np.sum(no > at))
-    tpr = share_bounds(hits, len(yes), level)[0]
-    fpr = share_bounds(alarms, len(no), level)[1]
-    return float(np.log((tpr - delta) / fpr)) if tpr > delta else -np.inf
+def _bounds(yes, no, cuts, delta, level):
+    """Return log((TPR − δ) / FPR) at each of the ``cuts``, with the less favorable ends of both intervals."""
+    hits, alarms = (len(scores) - np.searchsorted(np.sort(scores), cuts, side="right") for scores in (yes, no))
+    tpr, fpr = share_bounds(hits, len(yes), level)[0], share_bounds(alarms, len(no), level)[1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(tpr > delta, np.log((tpr - delta) / fpr), -np.inf)
 
 
 def share_bounds(hits, trials, level=0.95):
     """Return the Clopper–Pearson interval of a share, each end with error probability (1 − level) / 2.
+
+    ``hits`` may be an array; the two ends then are arrays, too.
 
     Examples
     --------
     >>> [round(float(end), 4) for end in share_bounds(0, 10)]
     [0.0, 0.3085]
     """
-    tail = (1 - level) / 2
-    low = stats.beta.ppf(tail, hits, trials - hits + 1) if hits else 0.0
-    high = stats.beta.ppf(1 - tail, hits + 1, trials - hits) if hits < trials else 1.0
+    hits, tail = np.asarray(hits), (1 - level) / 2
+    low = np.where(hits > 0, stats.beta.ppf(tail, np.maximum(hits, 1), trials - hits + 1), 0.0)
+    high = np.where(hits < trials, stats.beta.ppf(1 - tail, hits + 1, np.maximum(trials - hits, 1)), 1.0)
     return low, high

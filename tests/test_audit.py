@@ -7,7 +7,7 @@ from scipy import stats
 from test_privacy import private, small_task
 
 from fedlib import accounting, audit
-from fedlib.audit import Canary
+from fedlib.audit import Canaries
 from fedlib.rng import stream
 from fedlib.watch import watch
 
@@ -84,6 +84,18 @@ def test_the_evidence_is_the_ratio_of_the_two_densities():
     np.testing.assert_allclose(audit.evidence(moves, q, z), (present - absent).sum(axis=1), atol=1e-9)
 
 
+def test_scores_measure_the_noise_where_there_is_nothing_else():
+    rng = stream(1, "toy")
+    entries = tuple(tuple(range(4 * k, 4 * k + 4)) for k in range(200))
+    steps = rng.normal(0, 1.7, (6, 800))
+    drawn = rng.random((6, 200)) < 0.3
+    present = np.arange(200) % 2 == 0
+    for k in np.flatnonzero(present):
+        steps[:, 4 * k : 4 * k + 4] += drawn[:, [k]] / 2
+    moves = steps.reshape(6, 200, 4).sum(axis=2) / 2
+    np.testing.assert_allclose(audit.scores(steps, entries, 0.3), audit.evidence(moves.T, 0.3, 1.7), atol=0.15)
+
+
 def test_what_a_promise_allows():
     eps, delta = np.log(3), 0.01
     assert audit.allowed(0.0, eps, delta) == pytest.approx(delta)
@@ -119,13 +131,12 @@ def test_scores_without_a_meaning_are_refused(arguments, message):
         audit.lower_bound(*arguments)
 
 
-@pytest.mark.parametrize("present", [True, False])
-def test_a_canary_sends_its_own_vector_or_nothing(present):
-    task, entries = small_task(), (3, 5, 8, 9)
-    method = private(rate=1.0, clip=0.5, z=0.1, correction=Canary(entries, 0.5, present))
+def test_canaries_send_vectors_of_their_own_or_nothing():
+    task, entries = small_task(), ((3, 5, 8, 9), (1, 2), (10,))
+    canaries = Canaries(entries, 0.5, (True, False, True))
+    method = private(rate=1.0, clip=0.5, z=0.1, correction=canaries)
     (seen,) = watch(task, method, 1)
-    assert float(seen.deltas[0].norm()) == pytest.approx(0.5 * present, abs=1e-6)
-    expected = torch.zeros_like(seen.deltas[0])
-    expected[list(entries)] = 0.25 * present
-    torch.testing.assert_close(seen.deltas[0], expected)
-    assert (seen.deltas[1:].norm(dim=1) > 0).all()
+    expected = torch.zeros(3, seen.deltas.shape[1])
+    expected[0, [3, 5, 8, 9]], expected[2, 10] = 0.25, 0.5
+    torch.testing.assert_close(seen.deltas[:3], expected)
+    assert (seen.deltas[3:].norm(dim=1) > 0).all()

@@ -9,7 +9,7 @@ from two_clients import LR, STEPS, A, B, Given, laboratory, linear_loss, local, 
 
 from fedlib import models, partition
 from fedlib.aggregate import FixedMean, UniformMean, WeightedMean
-from fedlib.audit import Canary
+from fedlib.audit import Canaries
 from fedlib.context import Context
 from fedlib.control import Scaffold
 from fedlib.correction import Correction
@@ -323,7 +323,7 @@ def test_what_goes_together_is_let_through():
     validate(private(), laboratory())
     validate(replace(private(), aggregate=FixedMean(Q)), laboratory())  # clipped, without noise
     validate(replace(private(control=0.5), local=local(scaffold(0.5))), laboratory())
-    validate(replace(private(), local=local(Canary((0,), C, True))), laboratory())
+    validate(replace(private(), local=local(Canaries(((0,),), C, (True,)))), laboratory())
 
 
 def test_only_a_mean_that_takes_nobody_may_have_rounds_without_clients():

@@ -6,7 +6,7 @@ chosen on held-out training samples, at z = 1, and kept for all other noise.
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -122,7 +122,7 @@ def alone(task, method, rounds, seed, record):
 
 # The attack ------------------------------------------------------------------------------------------------
 
-AUDIT_CLIENTS, AUDIT_ROUNDS, AUDIT_Z, AUDIT_CLIP = 100, 10, 1.0, 0.3
+CANARIES, OTHERS, AUDIT_RATE, AUDIT_ROUNDS, AUDIT_Z, AUDIT_CLIP = 50, 100, 0.5, 10, 2.5, 0.3
 
 
 @dataclass(frozen=True)
@@ -138,41 +138,48 @@ class TooQuiet(Noisy):
 
 
 @cache
-def table_with_a_rare_feature():
-    """Return 2,000 samples of the small case with a ninth feature, which is zero for everybody."""
+def table_with_rare_features():
+    """Return 3,000 samples of the small case with a further feature for each canary, zero for everybody."""
     plain = table()
-    wider = [torch.cat([x, torch.zeros(len(x), 1)], dim=1) for x in (plain.train_x[:2_000], plain.test_x)]
-    return data.Dataset("make_classification", wider[0], plain.train_y[:2_000], wider[1], plain.test_y, 4)
+    wider = [torch.cat([x, torch.zeros(len(x), CANARIES)], dim=1) for x in (plain.train_x[:3_000], plain.test_x)]
+    return data.Dataset("make_classification", wider[0], plain.train_y[:3_000], wider[1], plain.test_y, 4)
 
 
-def audited(factor, present):
-    task = Task(models.mlp, table_with_a_rare_feature(), partition.iid(num_clients=AUDIT_CLIENTS))
-    weights = task.new_model(0).layout["1.weight"]
-    entries = tuple(range(weights.start + 8, weights.stop, 9))  # the ninth column of the first layer
-    mean = FixedMean(RATE)
+def audited(factor):
+    """Return a task whose first clients are canaries, each with a column of the first layer, and a private method."""
+    task = Task(models.mlp, table_with_rare_features(), partition.iid(num_clients=CANARIES + OTHERS))
+    part, width = task.new_model(0).layout["1.weight"], 8 + CANARIES
+    entries = tuple(tuple(range(part.start + 8 + k, part.stop, width)) for k in range(CANARIES))
+    mean = FixedMean(AUDIT_RATE)
     aggregate = TooQuiet(mean, AUDIT_CLIP, AUDIT_Z, factor) if factor != 1 else Noisy(mean, AUDIT_CLIP, AUDIT_Z)
-    canary = audit.Canary(entries, AUDIT_CLIP, present)
-    local = LocalSGD(lr=0.3, epochs=1, batch_size=None, batched=True, correction=canary)
-    method = Federation(local, select=Poisson(RATE), upload=Clip(AUDIT_CLIP), aggregate=aggregate, min_clients=0)
-    return task, method
+    canaries = audit.Canaries(entries, AUDIT_CLIP, (True,) * CANARIES)
+    local = LocalSGD(lr=0.3, epochs=1, batch_size=None, batched=True, correction=canaries)
+    return task, Federation(
+        local, select=Poisson(AUDIT_RATE), upload=Clip(AUDIT_CLIP), aggregate=aggregate, min_clients=0
+    )
 
 
 def attacked(task, method, rounds, seed, record):
-    """Play many short runs, each with noise and draws of its own, and return a history with one score a run."""
+    """Play ``rounds`` short runs, in each of which a random half of the canaries is present, and keep their scores."""
     path = Path(f"{record}.json")
     if path.exists():
         return load_history(path)
-    canary = method.local.correction
-    entries, lines = list(canary.entries), []
+    canaries, lines = method.local.correction, []
     for trial in range(rounds):
-        trial_seed = int(stream(seed, "split", trial, int(canary.present)).integers(2**32))
-        seen = [each.new_w - each.w for each in watch(task, method, AUDIT_ROUNDS, trial_seed)]
-        moves = torch.stack(seen)[:, entries].sum(1) / len(entries) ** 0.5  # along the canary's direction
-        moves = (moves * RATE * AUDIT_CLIENTS / AUDIT_CLIP).double().numpy()
-        lines.append({"t": trial, "score": float(audit.evidence(moves, RATE, AUDIT_Z))})
+        rng = stream(seed, "split", trial)
+        present = rng.random(CANARIES) < 0.5
+        local = replace(method.local, correction=replace(canaries, present=tuple(present.tolist())))
+        watched = watch(task, replace(method, local=local), AUDIT_ROUNDS, int(rng.integers(2**32)))
+        steps = torch.stack([seen.new_w - seen.w for seen in watched]).double().numpy()
+        scores = audit.scores(steps * AUDIT_RATE * task.num_clients / AUDIT_CLIP, canaries.entries, AUDIT_RATE)
+        lines.append({"t": trial, "present": scores[present].tolist(), "absent": scores[~present].tolist()})
     history = History(describe_run(task, method, seed, 0), lines, hashlib.sha256(json.dumps(lines).encode()).hexdigest())
     history.save(path)
     return history
+
+
+def all_scores(history):
+    return {name: [score for line in history.rounds for score in line[name]] for name in ("present", "absent")}
 
 
 # What is run -----------------------------------------------------------------------------------------------
@@ -247,10 +254,10 @@ def groups():
     everything = [*CONTROL_ARMS, "without noise, fedavg", "without noise, scaffold"]
     yield group("control", [{"arm": arm} for arm in everything], chosen)
 
-    trials = [("right", 1.0, 1_500), ("a tenth", 0.1, 750), ("divided by √(qN)", (RATE * AUDIT_CLIENTS) ** -0.5, 750)]
+    quiet = (AUDIT_RATE * (CANARIES + OTHERS)) ** -0.5
+    trials = [("right", 1.0, 80), ("a tenth", 0.1, 40), ("divided by √(qN)", quiet, 40)]
     yield "chapter10/audit", [
-        Run(f"chapter10/audit/{i}-{present}", lambda factor=factor, present=present: audited(factor, present), count, 0,
-            {"noise": name, "present": present},
-            attacked, summary=lambda history: {"scores": [line["score"] for line in history.rounds]})
-        for i, (name, factor, count) in enumerate(trials) for present in (True, False)
+        Run(f"chapter10/audit/{i}", lambda factor=factor: audited(factor), count, 0, {"noise": name}, attacked,
+            summary=all_scores)
+        for i, (name, factor, count) in enumerate(trials)
     ]  # fmt: skip
