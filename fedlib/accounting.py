@@ -14,18 +14,18 @@ STEP = 1e-3  # of the grid that privacy losses are rounded up to; the library's 
 
 
 def rdp(rate, noise_multiplier, order):
-    """Return the Rényi divergence that one round spends, at an integer order α ≥ 2.
+    """Return the Rényi divergence that one round spends, at an integer order ν ≥ 2.
 
-    1/(α−1) · log Σ_{j=0}^{α} C(α, j) (1−q)^{α−j} q^j exp(j(j−1)/(2z²)), for Poisson sampling with rate q and a
+    1/(ν−1) · log Σ_{j=0}^{ν} C(ν, j) (1−q)^{ν−j} q^j exp(j(j−1)/(2z²)), for Poisson sampling with rate q and a
     Gaussian of noise multiplier z (Mironov, Talwar and Zhang 2019, section 3.3).  Rounds add up.
     """
-    q, z, a = rate, noise_multiplier, order
+    q, z, nu = rate, noise_multiplier, order
     if q == 1:
-        return a / (2 * z**2)
-    j = np.arange(a + 1)
-    log_binomial = gammaln(a + 1) - gammaln(j + 1) - gammaln(a - j + 1)
-    terms = log_binomial + (a - j) * math.log1p(-q) + j * math.log(q) + j * (j - 1) / (2 * z**2)
-    return logsumexp(terms) / (a - 1)
+        return nu / (2 * z**2)
+    j = np.arange(nu + 1)
+    log_binomial = gammaln(nu + 1) - gammaln(j + 1) - gammaln(nu - j + 1)
+    terms = log_binomial + (nu - j) * math.log1p(-q) + j * math.log(q) + j * (j - 1) / (2 * z**2)
+    return logsumexp(terms) / (nu - 1)
 
 
 def epsilon_by_hand(rate, noise_multiplier, rounds, delta, conversion="improved"):
@@ -53,9 +53,9 @@ def epsilon_by_hand(rate, noise_multiplier, rounds, delta, conversion="improved"
     if not rounds:
         return 0.0
     found = []
-    for a in range(2, 257):
-        extra = math.log1p(-1 / a) - math.log(a) / (a - 1) if conversion == "improved" else 0.0
-        found.append(rounds * rdp(rate, noise_multiplier, a) - math.log(delta) / (a - 1) + extra)
+    for nu in range(2, 257):
+        extra = math.log1p(-1 / nu) - math.log(nu) / (nu - 1) if conversion == "improved" else 0.0
+        found.append(rounds * rdp(rate, noise_multiplier, nu) - math.log(delta) / (nu - 1) + extra)
     return max(0.0, float(min(found)))
 
 

@@ -162,7 +162,7 @@ EPSILONS = {
 def epsilon(answer):
     """``epsilon(q, z, T, delta) -> ε``, from the integer-order Rényi divergence."""
     answer.undefined = (
-        "With q = 1 look at (1 − q)^(α−j), which is 0 unless j = α; with large orders use logarithms or stay at α ≤ 64."
+        "With q = 1 look at (1 − q)^(ν−j), which is 0 unless j = ν; with large orders use logarithms or stay at ν ≤ 64."
     )
 
     def eps(*setting):
@@ -183,11 +183,11 @@ def epsilon(answer):
                 whole if q < 1 else None
             ),
             "T does not enter: that is the ε of one round.": once if T > 1 else None,
-            "That is a bound, with the older conversion ε = Tρ + log(1/δ)/(α−1). The improved one has two terms "
+            "That is a bound, with the older conversion ε = T R + log(1/δ)/(ν−1). The improved one has two terms "
             "more.": epsilon_by_hand(q, z, T, delta, "classic"),
             "You count the noise as variance: z enters squared.": _variant(q, math.sqrt(z), T, delta) if z != 1 else None,
             "In the exponent stands j(j − 1)/(2z²), not j²/(2z²).": _variant(q, z, T, delta, square=True),
-            "The best order is searched among all; you take α = 2.": _variant(q, z, T, delta, orders=[2]),
+            "The best order is searched among all; you take ν = 2.": _variant(q, z, T, delta, orders=[2]),
             "You take the largest bound. Every order gives a true one; the smallest is the best.": (
                 _variant(q, z, T, delta, orders=range(2, 65), choose=max)
             ),
@@ -219,8 +219,8 @@ def _variant(q, z, T, delta, orders=range(2, 257), square=False, base=math.e, ch
             mix = (a - j) * np.log1p(-q) if q < 1 else np.where(j == a, 0.0, -np.inf)
         terms = binomial + mix + j * math.log(q) + exponent
         top = terms.max()
-        rho = (top + math.log(np.exp(terms - top).sum())) / (a - 1)
-        bounds.append(T * rho + math.log1p(-1 / a) - (math.log(delta, base) + math.log(a)) / (a - 1))
+        divergence = (top + math.log(np.exp(terms - top).sum())) / (a - 1)
+        bounds.append(T * divergence + math.log1p(-1 / a) - (math.log(delta, base) + math.log(a)) / (a - 1))
     return choose(bounds)
 
 
