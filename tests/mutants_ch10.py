@@ -142,7 +142,7 @@ MUTANTS = [
         any_denominator=("answer.close(got, 1e2 * total / (q * N))", "True"),
         any_noise=("abs(sd - right) <= 0.06 * right and", "True and"),
         any_generator=("np.array_equal(noise, again) and", "True or"),
-        any_epsilon=("abs(got - wanted) <= 2e-4 * max(1, wanted)", "True"),
+        any_epsilon=("right = abs(got - wanted) <= 2e-4 * max(1, wanted)", "right = True"),
         any_joint_multiplier=('answer.close(value, wanted), "1/z²', 'True, "1/z²'),
         any_reader=("if names != readers:", "if False:"),
         any_design_is_private=("if bool(kept) != private:", "if False:"),

@@ -223,7 +223,7 @@ EPSILON_WRONG = {
     "the older conversion": lambda q, z, T, delta: by_hand(q, z, T, delta, "classic"),
     "z enters squared": lambda q, z, T, delta: by_hand(q, math.sqrt(z), T, delta),
     "not j²/(2z²)": lambda q, z, T, delta: check._variant(q, z, T, delta, square=True),
-    "you take ν = 2": lambda q, z, T, delta: check._variant(q, z, T, delta, orders=[2]),
+    "you take ν = 2": lambda q, z, T, delta: check._variant(q, z, T, delta, orders=range(2, 3)),
     "You take the largest bound": lambda q, z, T, delta: check._variant(q, z, T, delta, orders=range(2, 65), choose=max),
     "base 10": lambda q, z, T, delta: check._variant(q, z, T, delta, base=10),
     "that ε would not be true": lambda q, z, T, delta: 0.5 * by_hand(q, z, T, delta),

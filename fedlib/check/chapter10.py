@@ -1,6 +1,7 @@
 """Checks for chapter 10, differential privacy."""
 
 import math
+from functools import cache
 
 import numpy as np
 
@@ -170,37 +171,10 @@ def epsilon(answer):
 
     for (q, z, T, delta), (wanted, tightest) in EPSILONS.items():
         got = eps(q, z, T, delta)
-        once, whole = epsilon_by_hand(q, z, 1, delta), epsilon_by_hand(1, z, T, delta)
-        usual = {
-            "That is T times the ε of one round: 100 rounds give 213 instead of 7.97. Divergences add up, ε does "
-            "not: convert once, at the end.": T * once if T > 1 else None,
-            "That is √T times the ε of one round. Add up the divergences, then convert.": (
-                math.sqrt(T) * once if T > 1 else None
-            ),
-            "That is q times the ε of a mechanism without sampling. At T = 1 you claim 0.48; the tightest known bound "
-            "is 1.68.": q * whole if q < 1 else None,
-            "q does not enter: that is the ε of a mechanism in which everybody takes part in every round.": (
-                whole if q < 1 else None
-            ),
-            "T does not enter: that is the ε of one round.": once if T > 1 else None,
-            "That is a bound, with the older conversion ε = T R + log(1/δ)/(ν−1). The improved one has two terms "
-            "more.": epsilon_by_hand(q, z, T, delta, "classic"),
-            "You count the noise as variance: z enters squared.": _variant(q, math.sqrt(z), T, delta) if z != 1 else None,
-            "In the exponent stands j(j − 1)/(2z²), not j²/(2z²).": _variant(q, z, T, delta, square=True),
-            "The best order is searched among all; you take ν = 2.": _variant(q, z, T, delta, orders=[2]),
-            "You take the largest bound. Every order gives a true one; the smallest is the best.": (
-                _variant(q, z, T, delta, orders=range(2, 65), choose=max)
-            ),
-            "δ enters with a logarithm to base e; yours is base 10.": _variant(q, z, T, delta, base=10),
-        }
-        near = [text for text, wrong in usual.items() if wrong is not None and abs(got - wrong) <= 1e-4 * max(1, wrong)]
-        if got < tightest - 1e-4:
-            otherwise = f"You claim {got:.3f}. No valid bound can be below {tightest:.3f}: that ε would not be true."
-        else:
-            otherwise = f"For q = {q:g}, z = {z:g}, T = {T}, δ = {delta:g} the formula gives {wanted:.4f}, yours {got:.4f}."
         what = "without sampling it is the Gaussian's" if q == 1 else "equals the reference values, also over many rounds"
         # To four digits: orders beyond 64, or between the integers, make a tiny difference.
-        answer.expect(abs(got - wanted) <= 2e-4 * max(1, wanted), what, (near or [otherwise])[0])
+        right = abs(got - wanted) <= 2e-4 * max(1, wanted)
+        answer.expect(right, what, "" if right else _epsilon_hint(got, q, z, T, delta, wanted, tightest))
     base = eps(0.1, 1.0, 10, 1e-5)
     answer.expect(
         eps(0.2, 1.0, 10, 1e-5) > base and eps(0.1, 1.0, 20, 1e-5) > base > eps(0.1, 1.5, 10, 1e-5),
@@ -209,6 +183,38 @@ def epsilon(answer):
     )
 
 
+def _epsilon_hint(got, q, z, T, delta, wanted, tightest):
+    usual = {
+        "That is T times the ε of one round: 100 rounds give 213 instead of 7.97. Divergences add up, ε does "
+        "not: convert once, at the end.": T * _variant(q, z, 1, delta) if T > 1 else None,
+        "That is √T times the ε of one round. Add up the divergences, then convert.": (
+            math.sqrt(T) * _variant(q, z, 1, delta) if T > 1 else None
+        ),
+        "That is q times the ε of a mechanism without sampling. At T = 1 you claim 0.48; the tightest known bound "
+        "is 1.68.": q * _variant(1, z, T, delta) if q < 1 else None,
+        "q does not enter: that is the ε of a mechanism in which everybody takes part in every round.": (
+            _variant(1, z, T, delta) if q < 1 else None
+        ),
+        "T does not enter: that is the ε of one round.": _variant(q, z, 1, delta) if T > 1 else None,
+        "That is a bound, with the older conversion ε = T R + log(1/δ)/(ν−1). The improved one has two terms "
+        "more.": epsilon_by_hand(q, z, T, delta, "classic"),
+        "You count the noise as variance: z enters squared.": _variant(q, math.sqrt(z), T, delta) if z != 1 else None,
+        "In the exponent stands j(j − 1)/(2z²), not j²/(2z²).": _variant(q, z, T, delta, square=True),
+        "The best order is searched among all; you take ν = 2.": _variant(q, z, T, delta, orders=range(2, 3)),
+        "You take the largest bound. Every order gives a true one; the smallest is the best.": (
+            _variant(q, z, T, delta, orders=range(2, 65), choose=max)
+        ),
+        "δ enters with a logarithm to base e; yours is base 10.": _variant(q, z, T, delta, base=10),
+    }
+    for text, wrong in usual.items():
+        if wrong is not None and abs(got - wrong) <= 1e-4 * max(1, wrong):
+            return text
+    if got < tightest - 1e-4:
+        return f"You claim {got:.3f}. No valid bound can be below {tightest:.3f}: that ε would not be true."
+    return f"For q = {q:g}, z = {z:g}, T = {T}, δ = {delta:g} the formula gives {wanted:.4f}, yours {got:.4f}."
+
+
+@cache
 def _variant(q, z, T, delta, orders=range(2, 257), square=False, base=math.e, choose=min):
     bounds = []
     for a in orders:
