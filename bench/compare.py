@@ -10,7 +10,6 @@ import datetime
 import functools
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from bare_loop import fedavg
+from first_round import peak_memory
 
 from fedlib import models, partition
 from fedlib.correction import Correction
@@ -195,7 +195,7 @@ def registered(num_clients):
     method = Federation(LocalSGD(lr=0.02, correction=Remember()), select=FirstHundred())
     start = time.perf_counter()
     run(task, method, 12, evaluate_every=0)
-    print((time.perf_counter() - start) / 12, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    print((time.perf_counter() - start) / 12, peak_memory())
 
 
 def start_table():

@@ -124,11 +124,17 @@ def _forward(module, weights, x):
 
 
 def _stack(carries):
-    """Return one carry for all: tensors are stacked, anything else has to be the same for all clients."""
-    return {
-        name: torch.stack([carry[name] for carry in carries]) if isinstance(value, torch.Tensor) else value
-        for name, value in carries[0].items()
-    }
+    """Return one carry for all: tensors are stacked, and what is equal for all clients is kept as it is.
+
+    Anything else stays with its client, where ``correct`` does not see it.
+    """
+    shared = {}
+    for name, value in carries[0].items():
+        if isinstance(value, torch.Tensor):
+            shared[name] = torch.stack([carry[name] for carry in carries])
+        elif all(carry[name] == value for carry in carries):
+            shared[name] = value
+    return shared
 
 
 def _finish(carry, carries, finished):

@@ -46,17 +46,16 @@ class EMAControl(Correction):
     rowwise = True
 
     def __post_init__(self):
-        if not 0 < self.beta < 1:
-            raise ValueError(f"beta must lie between 0 and 1, got {self.beta}")
+        _check_beta(self.beta)
         if self.reading not in READINGS:
             raise ValueError(f"reading must be one of {', '.join(READINGS)}, got {self.reading!r}")
         check_start(self.start)
         if not (isinstance(self.refresh_every, int) and self.refresh_every >= 1):
             raise ValueError(f"refresh_every must be an integer of at least 1, got {self.refresh_every!r}")
-        if self.start != "zero" and not self.kept:
-            raise ValueError(f"start={self.start!r} needs kept=True: otherwise every round starts from zero")
         if self.reading == "global" and (self.kept or self.refresh_every > 1):
             raise ValueError('in the "global" reading c is the server\'s: leave kept and refresh_every alone')
+        if self.start != "zero" and not self.kept and self.reading != "global":
+            raise ValueError(f"start={self.start!r} needs kept=True: otherwise every round starts from zero")
 
     @property
     def plain_steps_only(self):
@@ -88,7 +87,7 @@ class EMAControl(Correction):
         return message
 
     def keep(self, carry, sent):
-        return carry["c"] if self.kept else None
+        return carry["c"]  # with a row size of 0 there is nowhere to keep it
 
     def commit(self, ctx, server, messages):
         if self.reading != "global":
@@ -114,6 +113,9 @@ class MatchedRate(Correction):
     beta: float
     rowwise = True
 
+    def __post_init__(self):
+        _check_beta(self.beta)
+
     def begin(self, ctx, server, row, w):
         return w, {"rate": 1.0}
 
@@ -121,3 +123,8 @@ class MatchedRate(Correction):
         factor = (1 + carry["rate"]) / 2
         carry["rate"] *= 1 - 2 * self.beta
         return grad.mul_(factor)
+
+
+def _check_beta(beta):
+    if not 0 < beta < 1:
+        raise ValueError(f"beta must lie between 0 and 1, got {beta}")

@@ -134,6 +134,7 @@ def play_round(task, method, workers, seed, state):
     dict
         What happened, ready for JSON.
     """
+    method.local.correction.check(method.local.at(state.t))  # a schedule may have changed the learning rate
     jobs = method.select.draw(state.t, task.num_clients, rng.stream(seed, "select", state.t))
     drawn = np.array([client for client, _ in jobs], dtype=np.int64)
     model = workers.models[0]

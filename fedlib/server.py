@@ -16,6 +16,9 @@ class ServerSGD:
 
     lr: float = 1.0
 
+    def __post_init__(self):
+        _positive("lr", self.lr)
+
     def prepare(self, w):
         """Return the state (named tensors) that the server keeps for its steps, for example a momentum."""
         return {}

@@ -3,6 +3,8 @@
 import numpy as np
 import torch
 
+from fedlib.flat import is_finite
+
 STARTS = ("zero", "own", "mean", "shared")
 
 
@@ -29,20 +31,23 @@ def warm_start(start, ctx, w):
     Raises
     ------
     ValueError
-        For another start.
+        For another start, or for "shared" if that gradient is not finite.
     """
     check_start(start)
     if start == "zero":
         return torch.zeros_like(w), {}
-    clients = np.flatnonzero(ctx.weights)  # whoever has no samples has no gradient either
+    clients = np.flatnonzero(ctx.weights).tolist()  # whoever has no samples has no gradient either
     if start == "shared":
         c = ctx.full_gradient(int(np.argmax(ctx.weights)), w)
-        return c, dict.fromkeys(clients.tolist(), c)
+        if not is_finite(c):
+            raise ValueError("the gradient of the largest client's samples is not finite: look for NaN in its data")
+        return c, dict.fromkeys(clients, c)
     c, rows = torch.zeros_like(w), {}
-    for k in clients.tolist():
+    for k in clients:
         gradient = ctx.full_gradient(k, w)
-        c.add_(gradient, alpha=float(ctx.weights[k]))
-        rows[k] = gradient if start == "own" else c
+        if is_finite(gradient):  # a client with broken data starts from zero, and spoils nobody else's c
+            c.add_(gradient, alpha=float(ctx.weights[k]))
+            rows[k] = gradient if start == "own" else c
     return c, rows
 
 

@@ -70,10 +70,7 @@ MUTANTS = [
         ema_sign_flipped=('corrected = grad - carry["c"]', 'corrected = grad + carry["c"]'),
         ema_at_the_wrong_steps=('carry["step"] % self.refresh_every == 0', '(carry["step"] + 1) % self.refresh_every == 0'),
         ema_never_kept=("layout.size if self.kept else 0", "0"),
-        ema_always_kept=(
-            'return carry["c"] if self.kept else None',
-            'return carry["c"]',
-        ),
+        ema_always_kept=("return layout.size if self.kept else 0", "return layout.size"),
         global_sign=("-messages", "messages"),
         global_uniform=("alpha=self.beta * float(p))", "alpha=self.beta / len(weights))"),
         global_length_ignored=('/ messages["length"]', "/ 1.0"),

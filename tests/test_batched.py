@@ -95,6 +95,15 @@ def test_a_counter_in_the_carry_stops_with_its_client():
     assert [carry["count"] for carry in carries] == [len(own) for own in batches]
 
 
+def test_what_differs_between_clients_stays_with_them():
+    plain, settings = task(), LocalSGD(lr=0.1, batch_size=8, correction=FedProx(0.1))
+    model = plain.new_model(0)
+    carries = [{"w": model.theta.clone(), "own": k} for k in range(9)]
+    batches = [make_batches(plain.clients[k], settings, stream(0, "batches", 0, k)) for k in range(9)]
+    batched.local_sgd_rows(settings, plain, model, [model.theta.clone()] * 9, batches, carries)
+    assert [carry["own"] for carry in carries] == list(range(9))
+
+
 def test_a_client_without_samples_is_dropped_by_name():
     plain = task(num_clients=12, n=15, alpha=0.05, min_size=0)
     empty = [k for k in range(12) if not plain.sizes[k]]

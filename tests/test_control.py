@@ -9,13 +9,15 @@ from two_clients import LR, STEPS, A, B, laboratory, local, task_from
 
 from fedlib.aggregate import UniformMean
 from fedlib.control import Scaffold, control_change
-from fedlib.experiment import run
+from fedlib.ema import MatchedRate
 from fedlib.executor import Workers
+from fedlib.experiment import run
 from fedlib.federation import Federation, begin, play_round, validate
 from fedlib.local import LocalSGD, make_batches
+from fedlib.prox import FedProx
 from fedlib.rng import stream
 from fedlib.selection import All, Uniform
-from fedlib.server import ServerMomentum
+from fedlib.server import ServerMomentum, ServerSGD
 from fedlib.upload import Dense
 
 WAYS = [Scaffold(), Scaffold(option=1), Scaffold(rebuild=True)]
@@ -267,3 +269,31 @@ def test_a_continued_run_ends_with_the_same_bits(correction, tmp_path):
 
 def test_the_laboratorys_numbers_are_those_that_were_promised():
     assert (LR, STEPS) == (0.1, 5) and gradients(0.8) == pytest.approx([0.8, -0.8])
+
+
+def test_a_client_with_broken_data_spoils_nobody_elses_vectors():
+    broken = task_from([[1.0], [2.0], [np.nan]], [[1.0], [0.5], [0.0]], [2, 1, 1])
+    for start in ("own", "mean"):
+        history = run(broken, Federation(local(Scaffold(start=start))), 3, evaluate_every=0)
+        assert all(line["clients"] == [0, 1] and "2" in line["dropped"] for line in history.rounds)
+    largest = task_from([[np.nan], [2.0]], [[1.0], [0.5]], [2, 1])
+    with pytest.raises(ValueError, match="largest client's samples is not finite"):
+        run(largest, Federation(local(Scaffold(start="shared"))), 1)
+
+
+def test_a_rising_schedule_is_refused_in_the_round_where_it_gets_too_large():
+    @dataclass(frozen=True)
+    class Rising:
+        def at(self, t):
+            return 0.05 * (1 + t)
+
+    with pytest.raises(ValueError, match="mu=15"):
+        run(laboratory(), Federation(local(FedProx(15.0), lr=Rising())), 9, evaluate_every=0)
+
+
+def test_server_and_control_arm_refuse_useless_settings():
+    for wrong in (0, -1, float("nan")):
+        with pytest.raises(ValueError, match="lr"):
+            ServerSGD(wrong)
+        with pytest.raises(ValueError, match="beta"):
+            MatchedRate(wrong)

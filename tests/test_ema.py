@@ -120,13 +120,13 @@ def test_the_global_average_has_the_objectives_weights():
 
 
 @pytest.mark.parametrize("every", [1, 3])
-@pytest.mark.parametrize(("kept", "rounds"), [(False, 1), (True, 1), (True, 4)])
+@pytest.mark.parametrize(("kept", "rounds"), [(False, 1), (False, 4), (True, 1), (True, 4)])
 def test_c_is_changed_after_every_so_many_steps_and_kept_if_asked(every, kept, rounds):
     g, beta = np.array([2.0, -3.0]), 0.05
     task = task_from([[1.0], [1.0]], g[:, None], [1, 1], linear_loss)
     correction = EMAControl(beta, kept=kept, refresh_every=every)
     history = run(task, Federation(local(correction)), rounds, evaluate_every=0)
-    changes = -(-STEPS // every) * rounds
+    changes = -(-STEPS // every) * (rounds if kept else 1)
     expected = np.abs(g) / 2 * (1 - (1 - 2 * beta) ** changes)
     assert history.rounds[-1]["c_k_norms"] == pytest.approx(expected, rel=1e-5)
 

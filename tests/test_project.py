@@ -35,8 +35,8 @@ MODULES = sorted(
 LAYERS = [
     "rng progress files cutting shapes schedule augment",
     "objective metrics download record correction",
-    "flat store warmstart",
-    "data partition models hospitals heterogeneity",
+    "flat store",
+    "data partition models hospitals heterogeneity warmstart",
     "context task",
     "logreg drift control ema prox aggregate compress comm leakage accounting audit secure byzantine personal",
     "selection server upload evaluate similarity",

@@ -128,7 +128,7 @@ def server_control(answer):
     rng = stream(0, "check", 602)
     p = np.array([0.4, 0.25, 0.15, 0.12, 0.08])
     own, c = np.zeros((5, 3)), np.zeros(3)
-    for ids in ((1, 3), (0, 2, 4), (4,), (0, 1, 2, 3, 4), (2, 3)):
+    for ids in ((1, 3), (4, 0, 2), (4,), (0, 1, 2, 3, 4), (3, 2)):
         drawn = np.array(ids)
         change = rng.normal(size=(len(ids), 3))
         before, p_drawn = c, p[drawn]
@@ -143,6 +143,9 @@ def server_control(answer):
             "Equal weights, 1/N. With p = (0.8, 0.2) the laboratory would end at 0.8, the optimum of the *unweighted* "
             "problem. The weighted one is at 0.5.": before + change.sum(axis=0) / 5,
             "No weights at all: c is a mean of the c_k, not their sum.": before + change.sum(axis=0),
+            "Row j of delta_c belongs to client ids[j], in the order of ids; here they are not sorted.": (
+                before + p[np.sort(drawn)] @ change
+            ),
             "Those are the weights of the first clients, not of those who were drawn.": before + p[: len(ids)] @ change,
             "You put the new mean in place of c. Those who were not drawn are still part of it.": p_drawn @ change,
             "You scale up by N/m, as an unbiased estimate of a sum would. But c is not estimated, it is kept.": (
@@ -172,7 +175,7 @@ def server_control(answer):
 @exercise("Exercise 6.3, ema_control")
 def ema_control(answer):
     """``ema_control(g, beta, t) -> number``: c_t of g̃ = g − c, c ← c + β (g̃ − c) from c_0 = 0, g constant."""
-    for g, beta, t in ((3.0, 0.1, 4), (-2.0, 0.3, 7), (5.0, 0.05, 1), (1.5, 0.2, 0), (4.0, 0.001, 657)):
+    for g, beta, t in ((3.0, 0.1, 4), (-2.0, 0.3, 7), (5.0, 0.05, 1), (1.5, 0.2, 0), (4.0, 0.001, 657), (2.0, 0.7, 3)):
         c = 0.0
         for _ in range(t):
             c = c + beta * (g - c - c)
@@ -188,6 +191,10 @@ def ema_control(answer):
             "You are one step ahead: after t = 0 steps c is still zero.": g / 2 * (1 - (1 - 2 * beta) ** (t + 1)),
             "That is how far c still has to go.": g / 2 * (1 - 2 * beta) ** t,
             "That is the corrected gradient g − c, not c.": g - c,
+            "1 − 2β is negative here: its powers change sign, and c overshoots its limit. Leave the sign alone.": (
+                g / 2 * (1 - abs(1 - 2 * beta) ** t) if beta > 0.5 else np.nan
+            ),
+            "c goes toward g/2, not away from it: the sign of c is that of g.": -c,
             "That is the first step times t. c slows down as it grows.": t * beta * g,
         }
         hint = _hint(answer, usual, got, f"g = {g}, β = {beta}: a loop of {t} steps ends at {c:.6g}, you at {got:.6g}.")
@@ -211,6 +218,8 @@ def equivalent_mu(answer):
                 beta / (lr * (1 - beta))
             ),
             "Twice too strong: the 2β belongs to the other reading.": 2 * beta / lr,
+            "Half of it: the limit g/2 belongs to the other reading.": beta / lr / 2,
+            "A pull toward w needs a positive μ.": -beta / lr,
         }
         x, y, w, c, gap = *[rng.normal(size=3)] * 3, np.zeros(3), 0.0
         for _ in range(400):

@@ -43,7 +43,7 @@ ARMS = {
 def small(correction, seed, lr=LR, clients=10, select=None, step=None, table=small_table, cut=None):
     """Return task and method of the small case: equally large clients with few classes, five local epochs."""
     cut = cut or partition.dirichlet(alpha=0.1, num_clients=clients, per="client", seed=seed)
-    local = LocalSGD(lr=lr, epochs=5, batch_size=32, correction=correction)
+    local = LocalSGD(lr=lr, epochs=5, batch_size=32, correction=correction, batched=True)
     return Task(models.mlp, table(), cut), Federation(local, select=select or All(), step=step or ServerSGD())
 
 
@@ -125,7 +125,7 @@ def group(name, rounds, settings, build, measured=("accuracy", "loss"), seeds=MA
     jobs = [
         Run(f"chapter06/{name}/{'-'.join(map(str, setting.values()))}-seed{seed}",
             lambda setting=setting, seed=seed: build(**setting, seed=seed), rounds, seed,
-            {**setting, "seed": seed}, measured)
+            {**setting, "seed": seed}, measured=measured)
         for setting in settings for seed in seeds
     ]  # fmt: skip
     return f"chapter06/{name}", jobs
