@@ -133,10 +133,10 @@ def test_scores_without_a_meaning_are_refused(arguments, message):
 
 def test_canaries_send_vectors_of_their_own_or_nothing():
     task, entries = small_task(), ((3, 5, 8, 9), (1, 2), (10,))
-    canaries = Canaries(entries, 0.5, (True, False, True))
+    canaries = Canaries(entries, 0.4, (True, False, True))  # shorter than the clip norm
     method = private(rate=1.0, clip=0.5, z=0.1, correction=canaries)
     (seen,) = watch(task, method, 1)
     expected = torch.zeros(3, seen.deltas.shape[1])
-    expected[0, [3, 5, 8, 9]], expected[2, 10] = 0.25, 0.5
+    expected[0, [3, 5, 8, 9]], expected[2, 10] = 0.2, 0.4
     torch.testing.assert_close(seen.deltas[:3], expected)
     assert (seen.deltas[3:].norm(dim=1) > 0).all()

@@ -371,6 +371,11 @@ def test_an_answer_that_changes_its_inputs_is_told_so(name):
     assert_rejects_changed_inputs(getattr(check, name), EXERCISES[name][0][0])
 
 
+def test_the_property_that_broke_is_the_one_that_matters():
+    for phrase, broken in {"is up to √d·S": "no row is longer than S", "now shouts": "rows already inside are unchanged"}.items():
+        assert check.clip_rows(CLIP_WRONG[phrase]).broken == broken
+
+
 def test_checks_do_not_touch_the_global_generators():
     np.random.seed(5)
     state, torch_state = np.random.get_state()[1].copy(), torch.get_rng_state()
