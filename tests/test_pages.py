@@ -161,6 +161,13 @@ def test_the_built_pages_are_those_of_the_table_of_contents():
 
 
 @pytest.mark.parametrize("page", PAGES)
+def test_a_page_names_its_icon(page):
+    """Otherwise a browser asks the server's root for one, and complains that nothing is there."""
+    (icon,) = soup(page).select("link[rel~=icon]")
+    assert (HTML / page).parent.joinpath(icon["href"]).resolve().is_file()
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_a_page_is_whole_in_every_window(visit, page):
     tab = visit.open(page)
     assert visit.said == []

@@ -7,6 +7,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import yaml
 from common import build_folder, digest, files_below, parse_scale, up_to_date, write_stamp
 
 
@@ -45,6 +46,19 @@ def first_figure(chapter, target):
     write_if_changed(next(html for html in pages if "fed-slider" in html).encode(), target)
 
 
+# The address of the whole book leads to its first page. Jupyter Book's own page for that names no icon, so a browser
+# asks the server for one that is not there.
+FIRST_ADDRESS = """<!DOCTYPE html>
+<html lang="en">
+<meta charset="utf-8">
+<title>{title}</title>
+<link rel="icon" href="_static/favicon.svg">
+<meta http-equiv="refresh" content="0; url=book/index.html">
+<a href="book/index.html">{title}</a>
+</html>
+"""
+
+
 def build(src, out):
     """Build the pages with every warning an error, and leave nothing that looks finished if one occurred."""
     # From nothing each time, in a few seconds: an incremental build overlooks style sheets and keeps removed pages.
@@ -66,6 +80,7 @@ def main(scale):
         # A failed build leaves pages behind, and the stamp of an earlier one must not vouch for them.
         stamp.unlink(missing_ok=True)
         build(src, folder)
+        page.write_text(FIRST_ADDRESS.format(title=yaml.safe_load(Path("_config.yml").read_text())["title"]))
         write_stamp(stamp, wanted)
     print(f"The book is in {page}: open it in a browser, or serve it with\n"
           f"  {sys.executable} -m http.server --bind 127.0.0.1 --directory {page.parent}")  # fmt: skip
