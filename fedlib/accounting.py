@@ -127,16 +127,22 @@ def noise_for(target, rate, rounds, delta):
     """
     if not (math.isfinite(target) and target > 0):
         raise ValueError(f"the target ε must be positive and finite, got {target}")
-    low, high = 0.0, 1.0
+    high = 1.0
     while epsilon_by_hand(rate, high, rounds, delta) > target:  # an upper bound, so this z is enough
-        low, high = high, 2 * high
+        high *= 2
         if high > 1e6:
             raise ValueError(f"no noise up to 10⁶ gives ε = {target} at δ = {delta}: ask for more")
+    low = high / 2
+    while epsilon(rate, low, rounds, delta) <= target:
+        low, high = low / 2, low
     while high - low > 5e-4 * high:
         middle = (low + high) / 2
         low, high = (middle, high) if epsilon(rate, middle, rounds, delta) > target else (low, middle)
-    digits = 2 - math.floor(math.log10(high))
-    return math.ceil(high * 10**digits - 0.6) / 10**digits
+    scale = 10 ** (2 - math.floor(math.log10(low)))
+    found = math.floor(low * scale) + 1  # the first number of three digits above one that is not enough
+    while epsilon(rate, found / scale, rounds, delta) > target:
+        found += 1
+    return found / scale
 
 
 def spent(history, delta, every=1):

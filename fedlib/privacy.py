@@ -65,6 +65,8 @@ class Clip(Dense):
     def encode(self, ctx, message, row):
         """Client half: return the payload, clipped, and the client's new row."""
         norms = {"delta": self.norm, "control": self.control}
+        if unbounded := [name for name in message if norms.get(name) is None]:
+            raise TypeError(f"{self} has no clip norm for {unbounded}, which this method sends as well")
         return super().encode(ctx, {name: clip_rows(vector, norms[name]) for name, vector in message.items()}, row)
 
 
@@ -107,19 +109,19 @@ class Noisy:
 def reason_against(noisy, method):
     """Return which part of ``method`` breaks the privacy that ``noisy`` promises, and why; "" if none does."""
     mean, select, upload, correction = noisy.mean, method.select, method.upload, method.local.correction
-    if not isinstance(mean, FixedMean):
+    if type(mean) is not FixedMean:  # nor a subclass, here and below: it might do anything
         return (
             f"{mean}: its weights depend on the clients' data or on who else is drawn, so that one client moves "
             "more than its own row, by more than the noise was made for. Use FixedMean(rate)"
         )
-    if not isinstance(select, Poisson):
+    if type(select) is not Poisson:
         return (
             f"{select}: the accountant assumes that each client is drawn by itself. With a fixed number one "
             f"client's coming is another's staying away. Use Poisson({mean.rate})"
         )
     if select.rate != mean.rate:
         return f"two rates: {select} draws, but {mean} divides. Use one"
-    if type(upload) is not Clip:  # a subclass might do something after the clip
+    if type(upload) is not Clip:
         return (
             f"{upload}: nothing bounds what arrives. The last step on the client has to be the clip, because "
             f"whatever follows it may lengthen the vector again. Use Clip({noisy.clip})"
@@ -135,14 +137,14 @@ def reason_against(noisy, method):
 
 
 def _reason_against_correction(correction, upload):
-    if isinstance(correction, PrivateScaffold):
+    if type(correction) is PrivateScaffold:
         if correction.clip != upload.control:
             return f"two clip norms for control variates: {upload}, but noise for {correction.clip}. Use one"
         return ""
     own = [name for name in ("prepare", "end", "commit") if getattr(type(correction), name) is not getattr(Correction, name)]
     if own and not getattr(correction, "private", False):
         return (
-            f"{correction}: its {' and '.join(own)} may tell the server more than a clipped delta, and that "
+            f"{correction}: its {', '.join(own)} may tell the server more than a clipped delta, and that "
             "without noise. Use PrivateScaffold, or a correction that sends nothing else"
         )
     return f"{upload}: this method sends no control variates. Leave control out" if upload.control else ""

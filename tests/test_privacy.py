@@ -1,5 +1,7 @@
 """Clipping, noise, Poisson draws and private control variates, held against closed forms and hand computation."""
 
+import os
+import signal
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 import torch
 from two_clients import LR, STEPS, A, B, Given, laboratory, linear_loss, local, task_from
 
-from fedlib import models, partition
+from fedlib import accounting, models, partition, privacy
 from fedlib.aggregate import FixedMean, UniformMean, WeightedMean
 from fedlib.audit import Canaries
 from fedlib.context import Context
@@ -21,7 +23,9 @@ from fedlib.local import LocalSGD
 from fedlib.privacy import Clip, Noisy, PrivateScaffold, clip_rows, joint_multiplier
 from fedlib.rng import stream
 from fedlib.selection import All, Poisson, Uniform
+from fedlib.server import ServerMomentum
 from fedlib.similarity import Similarity
+from fedlib.store import ClientStore
 from fedlib.task import Task
 from fedlib.upload import Dense
 
@@ -200,15 +204,61 @@ def scaffold(clip=0.5, z=1.0, **settings):
     return PrivateScaffold(clip=clip, noise_multiplier=z, **settings)
 
 
-@pytest.mark.parametrize("correction", [Correction(), scaffold()])
-def test_the_result_depends_neither_on_workers_nor_on_an_interruption(tmp_path, correction):
-    control = None if type(correction) is Correction else 0.5
-    method = replace(private(correction=correction, control=control), local=LocalSGD(0.1, correction=correction))
-    task = small_task()
-    alone, two = run(task, method, 6, workers=1), run(task, method, 6, workers=2)
-    assert alone.sha256 == two.sha256
-    run(task, method, 2, record=tmp_path / "r", workers=1)
-    assert run(task, method, 6, record=tmp_path / "r", workers=2).sha256 == alone.sha256
+METHODS = {"FedAvg": (Correction(), None), "SCAFFOLD": (scaffold(), 0.5)}
+
+
+def trained(name, rate=0.12, **settings):
+    correction, control = METHODS[name]
+    method = private(rate, correction=correction, control=control, step=ServerMomentum(0.5, 0.9))
+    return replace(method, local=LocalSGD(0.1, correction=correction, **settings))
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("name", METHODS)
+def test_the_result_depends_neither_on_workers_nor_on_an_interruption(tmp_path, name, batched):
+    """Nobody is drawn in some rounds; interruptions come just before and just after the first of them, too."""
+    task, method = small_task(), trained(name, batched=batched)
+    whole = run(task, method, 12, workers=1)
+    empty = [line["t"] for line in whole.rounds if not line["clients"]]
+    assert empty and empty[0] < 11
+    workers = (1,) if batched else (2, 3)  # batched training has one process
+    for count in workers:
+        more = run(task, method, 12, workers=count)
+        assert more.sha256 == whole.sha256 and more.rounds == whole.rounds
+    for stop in (2, empty[0], empty[0] + 1):
+        folder = tmp_path / f"stopped-{stop}"
+        run(task, method, stop, record=folder, workers=1)
+        resumed = run(task, method, 12, record=folder, workers=workers[0])
+        assert resumed.sha256 == whole.sha256 and resumed.rounds == whole.rounds
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_that_is_killed_in_the_middle_of_a_round_continues_to_the_same_bits(tmp_path, name):
+    """Another process is killed while the server adds its noise, or after the clients' rows were written."""
+    task, method = small_task(), trained(name)
+    whole = run(task, method, 8)
+    for place in ("draw of noise", "commit of rows") if name == "SCAFFOLD" else ("draw of noise",):
+        folder = tmp_path / place
+        pid = os.fork()
+        if pid == 0:
+            owner, attribute = {"draw of noise": (privacy, "gaussian"), "commit of rows": (ClientStore, "commit")}[place]
+            original, calls = getattr(owner, attribute), []
+
+            def dies(*arguments):
+                result = original(*arguments)
+                calls.append(0)
+                if len(calls) == 5:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return result
+
+            setattr(owner, attribute, dies)
+            run(task, method, 8, record=folder, workers=1)
+            os._exit(0)
+        assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL
+        assert not (folder / "rounds.jsonl").read_text().count("\n") == 8
+        resumed = run(task, method, 8, record=folder, workers=2)
+        assert resumed.sha256 == whole.sha256 and resumed.rounds == whole.rounds
+        np.testing.assert_array_equal(accounting.spent(resumed, 1e-5)[1], accounting.spent(whole, 1e-5)[1])
 
 
 def test_batched_training_is_private_in_the_same_way():
@@ -292,18 +342,45 @@ class Doubled(Clip):
         return {name: 2 * vector for name, vector in payload.items()}, row
 
 
+@dataclass(frozen=True)
+class Largest(Dense):
+    """Compresses: sends the largest entry only, as top-k does."""
+
+    def encode(self, ctx, message, row):
+        return {name: vector * (vector.abs() == vector.abs().max()) for name, vector in message.items()}, row
+
+
+class BySize(FixedMean):
+    """Might weight by whatever it likes."""
+
+
+class Paired(Poisson):
+    """Might draw clients in pairs."""
+
+
+class Talkative(PrivateScaffold):
+    """Might send anything."""
+
+
 REFUSED = {
     "sizes": ("depend on the clients' data", {"aggregate": Noisy(WeightedMean(), C, Z)}),
     "similarity": ("depend on the clients' data", {"aggregate": Noisy(Similarity(0.8), C, Z)}),
     "divides by who came": ("on who else is drawn", {"aggregate": Noisy(UniformMean(), C, Z)}),
+    "a kind of fixed mean": ("depend on the clients' data", {"aggregate": Noisy(BySize(Q), C, Z)}),
+    "a kind of Poisson draw": ("drawn by itself", {"select": Paired(Q)}),
     "a fixed number": ("drawn by itself", {"select": Uniform(1)}),
     "everybody": ("drawn by itself", {"select": All()}),
     "two rates": ("two rates", {"select": Poisson(0.5)}),
     "no clip": ("nothing bounds what arrives", {"upload": Dense()}),
+    "compression": ("whatever follows it may lengthen", {"upload": Largest()}),
     "longer after the clip": ("may lengthen the vector again", {"upload": Doubled(C)}),
     "two clips": ("two clip norms", {"upload": Clip(2 * C)}),
     "skipping": ("min_clients=1", {"select": Poisson(1.0), "aggregate": Noisy(FixedMean(1.0), C, Z), "min_clients": 1}),
     "control variates": ("without noise", {"local": local(Scaffold())}),
+    "a kind of private control variates": (
+        "that without noise",
+        {"local": local(Talkative(clip=0.5, noise_multiplier=1.0)), "upload": Clip(C, 0.5)},
+    ),
     "gossip": ("its commit may tell", {"local": local(Gossip())}),
     "two clips for control": ("two clip norms for control", {"local": local(scaffold(0.5)), "upload": Clip(C, 0.7)}),
     "no clip for control": ("two clip norms for control", {"local": local(scaffold(0.5))}),
@@ -317,6 +394,13 @@ def test_combinations_whose_epsilon_would_be_wrong_are_refused(what):
     with pytest.raises(ValueError, match="differential privacy does not go with") as raised:
         validate(replace(private(), **parts), laboratory())
     assert phrase in str(raised.value)
+
+
+@pytest.mark.parametrize("correction", [Scaffold(), Scaffold(rebuild=True)])
+def test_a_vector_without_a_clip_norm_is_a_mistake_also_without_noise(correction):
+    method = Federation(local(correction), upload=Clip(C))
+    with pytest.raises(TypeError, match=r"no clip norm for \['(control|length)'\]"):
+        run(laboratory(), method, 1, evaluate_every=0)
 
 
 def test_what_goes_together_is_let_through():

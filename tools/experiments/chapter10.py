@@ -1,7 +1,8 @@
 """Chapter 10: what noise costs, and whether an attack finds more than was promised.
 
 A thousand clients with twenty samples each and a network of 212 parameters. The learning rate and the clip norm are
-chosen on held-out training samples, at z = 1, and kept for all other noise.
+chosen on held-out training samples, at z = 1 and with one seed, and kept for all other noise.  Four paired seeds
+decide the claims; more, and a federation of 10,000 clients, would take longer than they are worth here.
 """
 
 import hashlib
@@ -30,7 +31,7 @@ from fedlib.task import Task
 from fedlib.upload import Dense
 from fedlib.watch import watch
 
-SEEDS = range(6)
+SEEDS = range(4)
 RATE, ROUNDS, CLIENTS, PER_CLIENT = 0.1, 100, 1_000, 20
 LRS, CLIPS = (0.1, 0.3, 1.0), (0.1, 0.3, 1.0)
 SMOOTH = ServerMomentum(lr=0.1, momentum=0.9)  # steps as long as without, if updates agree
@@ -218,13 +219,13 @@ def groups():
 
     options = [{"arm": "private", "lr": lr, "clip": clip} for lr in LRS for clip in CLIPS]
     options += [{"arm": "federated", "lr": lr, "clip": None} for lr in LRS]
-    yield group("choice", options, choice, range(2), final)
+    yield group("choice", options, choice, range(1), final)
 
     def noise(z, seed):
         ((lr, clip), (plain, _)) = (best("choice", ("lr", "clip"))[arm] for arm in ("private", "federated"))
         return Task(models.mlp, table(), iid(seed)), federated(plain) if z is None else private(lr, clip, z)
 
-    yield group("noise", [{"z": z} for z in (None, 0, 0.25, 0.5, 1, 2, 4, 8)], noise)
+    yield group("noise", [{"z": z} for z in (None, 0, 0.5, 1, 2, 4, 8)], noise)
 
     def by_itself(epochs, seed):
         method = Federation(LocalSGD(lr=0.1, epochs=epochs, batch_size=None, batched=True), select=All())
@@ -237,11 +238,11 @@ def groups():
         lr, clip = best("choice", ("lr", "clip"))["private"]
         return Task(models.mlp, table(clients * PER_CLIENT), iid(seed, clients)), private(lr, clip, 1.0)
 
-    yield group("clients", [{"clients": n} for n in (100, 300, 1_000, 3_000, 10_000)], crowd, range(3))
+    yield group("clients", [{"clients": n} for n in (100, 300, 1_000, 3_000)], crowd, range(3))
 
     arms = [{"arm": arm, "lr": lr, "clip": clip} for arm in CONTROL_ARMS for lr in LRS for clip in CLIPS]
     yield group(
-        "control_choice", arms, lambda arm, lr, clip, seed: control(arm, lr, clip, seed, held_out_table), range(2), final
+        "control_choice", arms, lambda arm, lr, clip, seed: control(arm, lr, clip, seed, held_out_table), range(1), final
     )
 
     def chosen(arm, seed):
