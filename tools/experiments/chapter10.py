@@ -1,8 +1,8 @@
 """Chapter 10: what noise costs, and whether an attack finds more than was promised.
 
 A thousand clients with twenty samples each and a network of 212 parameters. The learning rate and the clip norm are
-chosen on held-out training samples, at z = 1 and with one seed, and kept for all other noise.  Four paired seeds
-decide the claims; more, and a federation of 10,000 clients, would take longer than they are worth here.
+chosen on held-out training samples, at z = 1 and with one seed, and kept for all other noise.  Three paired seeds
+decide the claims, or leave them undecided.
 """
 
 import hashlib
@@ -31,9 +31,9 @@ from fedlib.task import Task
 from fedlib.upload import Dense
 from fedlib.watch import watch
 
-SEEDS = range(4)
+SEEDS = range(3)
 RATE, ROUNDS, CLIENTS, PER_CLIENT = 0.1, 100, 1_000, 20
-LRS, CLIPS = (0.1, 0.3, 1.0), (0.1, 0.3, 1.0)
+LRS, CLIPS = (0.1, 0.3, 1.0), (0.1, 0.3, 1.0, 3.0)
 SMOOTH = ServerMomentum(lr=0.1, momentum=0.9)  # steps as long as without, if updates agree
 
 
@@ -231,16 +231,17 @@ def groups():
         method = Federation(LocalSGD(lr=0.1, epochs=epochs, batch_size=None, batched=True), select=All())
         return Task(models.mlp, table(), iid(seed)), method
 
-    name, jobs = group("alone", [{"epochs": epochs} for epochs in (20, 100, 400)], by_itself, range(3), final, 1)
+    name, jobs = group("alone", [{"epochs": epochs} for epochs in (20, 100, 400)], by_itself, range(1), final, 1)
     yield name, [Run(**{**vars(job), "play": alone}) for job in jobs]
 
     def crowd(clients, seed):
         lr, clip = best("choice", ("lr", "clip"))["private"]
         return Task(models.mlp, table(clients * PER_CLIENT), iid(seed, clients)), private(lr, clip, 1.0)
 
-    yield group("clients", [{"clients": n} for n in (100, 300, 1_000, 3_000)], crowd, range(3))
+    yield group("clients", [{"clients": n} for n in (100, 300, 1_000, 3_000)], crowd)
 
-    arms = [{"arm": arm, "lr": lr, "clip": clip} for arm in CONTROL_ARMS for lr in LRS for clip in CLIPS]
+    # The lowest clip norm was the worst at every learning rate of the first choice and is left out.
+    arms = [{"arm": arm, "lr": lr, "clip": clip} for arm in CONTROL_ARMS for lr in LRS for clip in CLIPS[1:]]
     yield group(
         "control_choice", arms, lambda arm, lr, clip, seed: control(arm, lr, clip, seed, held_out_table), range(1), final
     )
