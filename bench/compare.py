@@ -119,11 +119,15 @@ def rounds_table():
             rows.append({
                 "workload": name,
                 "way": _describe(way),
-                "ms a round": f"{1000 * median:.4g}",
+                "ms a round": _milliseconds(median),
                 "÷ bare serial loop": f"{median / medians[plain]:.2f}",
                 "÷ own limit": f"{median / limit:.2f}" if way.library and not way.batched else "",
             })  # fmt: skip
     return rows
+
+
+def _milliseconds(seconds):
+    return f"{1000 * seconds:,.0f}" if seconds >= 1 else f"{1000 * seconds:.4g}"
 
 
 def _describe(way):
@@ -140,7 +144,7 @@ def scaling_table():
     def line(what, task, rounds, **settings):
         ways = [Way(False, CORES, **settings), Way(True, CORES, **settings)]
         bare, ours = compare(task, rounds, ways, repeats=3).values()
-        rows.append({"what": what, "bare loop, ms a round": f"{1000 * bare:.4g}", "fedlib": f"{1000 * ours:.4g}",
+        rows.append({"what": what, "bare loop, ms a round": _milliseconds(bare), "fedlib": _milliseconds(ours),
                      "ratio": f"{ours / bare:.2f}"})  # fmt: skip
 
     for drawn in (10, 50):
@@ -152,7 +156,7 @@ def scaling_table():
     for num_clients in (100, 100_000):
         seconds, peak = _median(lambda n=num_clients: _python(__file__, "registered", str(n)).split()[-2:], 3)
         rows.append({"what": f"CNN with a row for each client, {num_clients:,} registered", "bare loop, ms a round": "",
-                     "fedlib": f"{1000 * seconds:.4g} and {peak:.0f} MiB", "ratio": ""})  # fmt: skip
+                     "fedlib": f"{_milliseconds(seconds)} and {peak:.0f} MiB", "ratio": ""})  # fmt: skip
     return rows
 
 

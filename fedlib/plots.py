@@ -275,7 +275,10 @@ def _svg(figure):
     """Return a figure as an SVG element that fits any width and takes the page's colors, and close it."""
     buffer = io.StringIO()
     for axis in (axis for ax in figure.axes for axis in (ax.xaxis, ax.yaxis) if axis.get_scale() == "log"):
-        axis.set_major_formatter(lambda value, position: _power_of_ten(value))
+        low, high = sorted(axis.get_view_interval())
+        # 0.1 beside 0.05 stays 0.1; only a row of nothing but powers is written as powers.
+        plain = any(low <= tick <= high and not _is_power_of_ten(tick) for tick in axis.get_majorticklocs())
+        axis.set_major_formatter((lambda value, _: f"{value:g}") if plain else (lambda value, _: _power_of_ten(value)))
     with matplotlib.rc_context(_STYLE):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     plt.close(figure)
@@ -296,11 +299,13 @@ def _svg(figure):
     return re.sub(r"\s*\n\s*", "\n", svg)
 
 
+def _is_power_of_ten(value):
+    return math.isclose(value, 10.0 ** round(math.log10(value)), rel_tol=1e-6)
+
+
 def _power_of_ten(value):
     # Written with plain characters: formulas inside a figure would not take the page's font.
     exponent = round(math.log10(value))
-    if not math.isclose(value, 10.0**exponent, rel_tol=1e-6):
-        return f"{value:g}"
     superscripts = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
     return f"{value:g}" if 0 <= exponent <= 3 else "10" + str(exponent).translate(superscripts)
 

@@ -169,3 +169,51 @@ def unfinished(*args):
 
 def printing(*args):
     print(*args)
+
+
+def every_exercise(check, exercises, inputs=None):
+    """Return what every check of a chapter must do, as a class of tests.
+
+    Parameters
+    ----------
+    check : module
+        The chapter's checks.
+    exercises : dict
+        Name of a check → right answers (a list), wrong answers (by a phrase of the hint that each should get), and
+        further wrong answers (by what is wrong).
+    inputs : list of str, optional
+        Names of the checks whose inputs an answer could overwrite; by default all.
+    """
+
+    class TestEveryExercise:
+        @pytest.mark.parametrize(
+            ("name", "i"), [(name, i) for name, (right, *_) in exercises.items() for i in range(len(right))]
+        )
+        def test_a_right_answer_is_accepted_however_it_is_written(self, name, i):
+            assert_accepted(getattr(check, name), exercises[name][0][i])
+
+        @pytest.mark.filterwarnings("ignore::RuntimeWarning")
+        @pytest.mark.parametrize("name", exercises)
+        def test_wrong_answers_get_a_hint_each(self, name):
+            assert_all_rejected_differently(getattr(check, name), exercises[name][1])
+
+        @pytest.mark.parametrize(
+            ("name", "what"), [(name, what) for name, (*_, wrong) in exercises.items() for what in wrong]
+        )
+        def test_other_wrong_answers_are_rejected(self, name, what):
+            result = getattr(check, name)(exercises[name][2][what])
+            assert result.status == "failed" and result.hint, result
+
+        @pytest.mark.parametrize("name", exercises)
+        def test_nothing_makes_a_check_raise(self, name):
+            assert_survives_everything(getattr(check, name), exercises[name][0][0])
+
+        @pytest.mark.parametrize("name", exercises if inputs is None else inputs)
+        def test_an_answer_that_overwrites_its_inputs_is_told_so(self, name):
+            assert_rejects_changed_inputs(getattr(check, name), exercises[name][0][0])
+
+        def test_every_check_of_the_chapter_is_tested(self):
+            checks = {name for name, thing in vars(check).items() if hasattr(thing, "__wrapped__") and name[0] != "_"}
+            assert checks == exercises.keys()
+
+    return TestEveryExercise

@@ -7,12 +7,7 @@ from itertools import combinations, combinations_with_replacement, product
 import numpy as np
 import pytest
 import torch
-from checking import (
-    assert_accepted,
-    assert_all_rejected_differently,
-    assert_rejects_changed_inputs,
-    assert_survives_everything,
-)
+from checking import every_exercise
 
 from fedlib.check import chapter01 as check
 
@@ -374,27 +369,7 @@ EXERCISES = {
 }
 
 
-@pytest.mark.parametrize(("name", "function"), [(name, f) for name in EXERCISES for f in EXERCISES[name][0]])
-def test_a_right_answer_is_accepted_however_it_is_written(name, function):
-    assert_accepted(getattr(check, name), function)
-
-
-@pytest.mark.parametrize("name", EXERCISES)
-def test_wrong_answers_get_a_hint_each(name):
-    assert_all_rejected_differently(getattr(check, name), EXERCISES[name][1])
-
-
-@pytest.mark.parametrize(
-    ("name", "what"), [(name, what) for name in EXERCISES for what in EXERCISES[name][2]]
-)
-def test_other_wrong_answers_are_rejected(name, what):
-    result = getattr(check, name)(EXERCISES[name][2][what])
-    assert result.status == "failed" and result.hint, result
-
-
-@pytest.mark.parametrize("name", EXERCISES)
-def test_nothing_makes_a_check_raise(name):
-    assert_survives_everything(getattr(check, name), EXERCISES[name][0][0])
+TestEveryExercise = every_exercise(check, EXERCISES)
 
 
 @pytest.mark.parametrize("name", EXERCISES)
@@ -408,13 +383,3 @@ def test_a_number_that_is_none_is_named_as_such(name, bad):
 def test_a_wrong_shape_is_named_as_such(name):
     result = getattr(check, name)(lambda *args: np.ones((2, 3, 4)))
     assert result.broken.endswith("has the right shape") and "(2, 3, 4)" in result.hint
-
-
-@pytest.mark.parametrize("name", EXERCISES)
-def test_inputs_are_left_as_they_are(name):
-    assert_rejects_changed_inputs(getattr(check, name), EXERCISES[name][0][0])
-
-
-def test_every_check_of_the_chapter_is_tested():
-    checks = {name for name, thing in vars(check).items() if hasattr(thing, "__wrapped__")}
-    assert checks == EXERCISES.keys()

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from checking import assert_accepted, assert_all_rejected_differently, assert_survives_everything
+from checking import every_exercise
 from scipy import integrate, special, stats
 
 from fedlib import heterogeneity, partition
@@ -549,25 +549,7 @@ def _short_limit(monkeypatch):
     monkeypatch.setattr(check, "TIME_LIMIT", 1.0)
 
 
-@pytest.mark.parametrize(("name", "function"), [(name, f) for name in EXERCISES for f in EXERCISES[name][0]])
-def test_a_right_answer_is_accepted_however_it_is_written(name, function):
-    assert_accepted(getattr(check, name), function)
-
-
-@pytest.mark.parametrize("name", EXERCISES)
-def test_wrong_answers_get_a_hint_each(name):
-    assert_all_rejected_differently(getattr(check, name), EXERCISES[name][1])
-
-
-@pytest.mark.parametrize(("name", "what"), [(name, w) for name in EXERCISES for w in EXERCISES[name][2]])
-def test_other_wrong_answers_are_rejected(name, what):
-    result = getattr(check, name)(EXERCISES[name][2][what])
-    assert result.status == "failed" and result.hint, result
-
-
-@pytest.mark.parametrize("name", EXERCISES)
-def test_nothing_makes_a_check_raise(name):
-    assert_survives_everything(getattr(check, name), EXERCISES[name][0][0])
+TestEveryExercise = every_exercise(check, EXERCISES, inputs=["label_skew", "three_party", "repair"])
 
 
 def test_an_answer_that_never_returns_is_stopped_and_leaves_no_thread_behind():
@@ -594,8 +576,3 @@ def test_the_closed_form_used_for_comparison_agrees_with_simulation_and_harmonic
 def test_chapter_3_needs_no_torch():
     code = "import sys, fedlib.check.chapter03; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
-
-
-def test_every_check_of_the_chapter_is_tested():
-    checks = {name for name, thing in vars(check).items() if hasattr(thing, "__wrapped__")}
-    assert checks == EXERCISES.keys()

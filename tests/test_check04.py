@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from checking import assert_accepted, assert_all_rejected_differently, assert_survives_everything, stub
+from checking import every_exercise, stub
 from scipy import stats
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
@@ -440,25 +440,7 @@ def _one_thread():
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize(("name", "function"), [(name, f) for name in EXERCISES for f in EXERCISES[name][0]])
-def test_a_right_answer_is_accepted_however_it_is_written(name, function):
-    assert_accepted(getattr(check, name), function)
-
-
-@pytest.mark.parametrize("name", EXERCISES)
-def test_wrong_answers_get_a_hint_each(name):
-    assert_all_rejected_differently(getattr(check, name), EXERCISES[name][1])
-
-
-@pytest.mark.parametrize(("name", "what"), [(name, w) for name in EXERCISES for w in EXERCISES[name][2]])
-def test_other_wrong_answers_are_rejected(name, what):
-    result = getattr(check, name)(EXERCISES[name][2][what])
-    assert result.status == "failed" and result.hint, result
-
-
-@pytest.mark.parametrize("name", EXERCISES)
-def test_nothing_makes_a_check_raise(name):
-    assert_survives_everything(getattr(check, name), EXERCISES[name][0][0])
+TestEveryExercise = every_exercise(check, EXERCISES, inputs=["work", "verdict"])
 
 
 def test_the_wrong_answer_that_shares_storage_hears_about_views():
@@ -485,8 +467,3 @@ def test_checks_change_neither_the_global_generator_nor_the_answer():
 )
 def test_the_counted_loop_by_hand(n, batch_size, epochs, steps):
     assert check._counted(n, batch_size, epochs) == steps
-
-
-def test_every_check_of_the_chapter_is_tested():
-    checks = {name for name, thing in vars(check).items() if hasattr(thing, "__wrapped__")}
-    assert checks == EXERCISES.keys()

@@ -3,14 +3,8 @@
 import math
 
 import numpy as np
-import pytest
 import torch
-from checking import (
-    assert_accepted,
-    assert_all_rejected_differently,
-    assert_rejects_changed_inputs,
-    assert_survives_everything,
-)
+from checking import every_exercise
 from scipy.spatial.distance import cdist
 
 from fedlib import drift
@@ -362,30 +356,7 @@ EXERCISES = {
 }
 
 
-@pytest.mark.parametrize(("name", "function"), [(name, f) for name in EXERCISES for f in EXERCISES[name][0]])
-def test_a_right_answer_is_accepted_however_it_is_written(name, function):
-    assert_accepted(getattr(check, name), function)
-
-
-@pytest.mark.parametrize("name", EXERCISES)
-def test_wrong_answers_get_a_hint_each(name):
-    assert_all_rejected_differently(getattr(check, name), EXERCISES[name][1])
-
-
-@pytest.mark.parametrize(("name", "what"), [(name, w) for name in EXERCISES for w in EXERCISES[name][2]])
-def test_other_wrong_answers_are_rejected(name, what):
-    result = getattr(check, name)(EXERCISES[name][2][what])
-    assert result.status == "failed" and result.hint, result
-
-
-@pytest.mark.parametrize("name", EXERCISES)
-def test_nothing_makes_a_check_raise(name):
-    assert_survives_everything(getattr(check, name), EXERCISES[name][0][0])
-
-
-@pytest.mark.parametrize("name", ["fedavg_fixed_point", "effective_weights", "drift_cosine"])
-def test_changed_inputs_are_noticed(name):
-    assert_rejects_changed_inputs(getattr(check, name), EXERCISES[name][0][0])
+TestEveryExercise = every_exercise(check, EXERCISES, inputs=["fedavg_fixed_point", "effective_weights", "drift_cosine"])
 
 
 def test_the_hint_for_a_constant_learning_rate_holds_the_gaps():
@@ -394,8 +365,3 @@ def test_the_hint_for_a_constant_learning_rate_holds_the_gaps():
 
 def test_the_hint_for_sample_shares_holds_what_simulation_gives():
     assert "it ends at 0.6666" in check.effective_weights(lambda n, H: n / n.sum()).hint
-
-
-def test_every_check_of_the_chapter_is_tested():
-    checks = {name for name, thing in vars(check).items() if hasattr(thing, "__wrapped__")}
-    assert checks == EXERCISES.keys()

@@ -3,12 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from checking import (
-    assert_accepted,
-    assert_all_rejected_differently,
-    assert_rejects_changed_inputs,
-    assert_survives_everything,
-)
+from checking import every_exercise
 
 from fedlib.check import chapter06 as check
 
@@ -297,30 +292,7 @@ EXERCISES = {
 }
 
 
-@pytest.mark.parametrize(("name", "i"), [(name, i) for name in EXERCISES for i in range(len(EXERCISES[name][0]))])
-def test_a_right_answer_is_accepted_however_it_is_written(name, i):
-    assert_accepted(getattr(check, name), EXERCISES[name][0][i])
-
-
-@pytest.mark.parametrize("name", EXERCISES)
-def test_wrong_answers_get_a_hint_each(name):
-    assert_all_rejected_differently(getattr(check, name), EXERCISES[name][1])
-
-
-@pytest.mark.parametrize(("name", "what"), [(name, w) for name in EXERCISES for w in EXERCISES[name][2]])
-def test_other_wrong_answers_are_rejected(name, what):
-    result = getattr(check, name)(EXERCISES[name][2][what])
-    assert result.status == "failed" and result.hint, result
-
-
-@pytest.mark.parametrize("name", EXERCISES)
-def test_nothing_makes_a_check_raise(name):
-    assert_survives_everything(getattr(check, name), EXERCISES[name][0][0])
-
-
-@pytest.mark.parametrize("name", ["scaffold_client", "server_control"])
-def test_changed_inputs_are_noticed(name):
-    assert_rejects_changed_inputs(getattr(check, name), EXERCISES[name][0][0])
+TestEveryExercise = every_exercise(check, EXERCISES, inputs=["scaffold_client", "server_control"])
 
 
 def test_the_hint_about_equal_weights_in_c_is_true():

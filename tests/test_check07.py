@@ -5,12 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from checking import (
-    assert_accepted,
-    assert_all_rejected_differently,
-    assert_rejects_changed_inputs,
-    assert_survives_everything,
-)
+from checking import every_exercise
 from scipy import special
 from sklearn.metrics.pairwise import cosine_similarity
 
@@ -541,38 +536,10 @@ EXERCISES = {
 }
 
 
-@pytest.mark.parametrize(("name", "function"), [(name, f) for name in EXERCISES for f in EXERCISES[name][0]])
-def test_a_right_answer_is_accepted_however_it_is_written(name, function):
-    assert_accepted(getattr(check, name), function)
-
-
-@pytest.mark.parametrize("name", EXERCISES)
-def test_wrong_answers_get_a_hint_each(name):
-    assert_all_rejected_differently(getattr(check, name), EXERCISES[name][1])
-
-
-@pytest.mark.parametrize(("name", "what"), [(name, w) for name in EXERCISES for w in EXERCISES[name][2]])
-def test_other_wrong_answers_are_rejected(name, what):
-    result = getattr(check, name)(EXERCISES[name][2][what])
-    assert result.status == "failed" and result.hint, result
-
-
-@pytest.mark.parametrize("name", EXERCISES)
-def test_nothing_makes_a_check_raise(name):
-    assert_survives_everything(getattr(check, name), EXERCISES[name][0][0])
-
-
-@pytest.mark.parametrize("name", [name for name in EXERCISES if name != "predict_cycle"])
-def test_an_answer_leaves_its_inputs_alone(name):
-    assert_rejects_changed_inputs(getattr(check, name), EXERCISES[name][0][0])
+TestEveryExercise = every_exercise(check, EXERCISES, inputs=[name for name in EXERCISES if name != "predict_cycle"])
 
 
 def test_the_known_cycle():
     # Computed outside this project.
     assert check._simulate(1.0) == pytest.approx([0.5828, 0.8932], abs=5e-5)
     assert check._points(check._heavy(2)) == pytest.approx(check._simulate(1.0), abs=1e-12)
-
-
-def test_every_check_of_the_chapter_is_tested():
-    checks = {name for name, thing in vars(check).items() if hasattr(thing, "__wrapped__")}
-    assert checks == EXERCISES.keys()

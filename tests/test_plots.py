@@ -95,6 +95,23 @@ def test_text_added_after_the_axes_takes_the_color_of_the_page(shown):
     assert "#000000" not in shown[0] and "fill: #0" not in shown[0]
 
 
+@pytest.mark.parametrize(
+    "ticks, labels",
+    [
+        ((0.05, 0.1, 0.2), ["0.05", "0.1", "0.2"]),
+        ((0.001, 0.01, 0.1), ["10⁻³", "10⁻²", "10⁻¹"]),
+        ((1, 100, 1000), ["1", "100", "1000"]),
+    ],
+)
+def test_ticks_of_a_logarithmic_axis_are_written_in_one_way(shown, ticks, labels):
+    fig, ax = plots.figure()
+    ax.semilogx(ticks, [1, 2, 3])
+    ax.set(xticks=ticks, yticks=[])
+    ax.minorticks_off()
+    plots.show(fig, alt="a line")
+    assert [text.get_text().strip() for text in soup(shown[0]).select("svg text")] == labels
+
+
 def test_nothing_to_show_is_an_error(shown):
     with pytest.raises(ValueError, match="at least one figure"):
         plots.show(alt="nothing")
