@@ -34,7 +34,8 @@ def aggregator(tau, **settings):
 
 def small(recipe, aggregate, correction=None, table=None):
     """Return the small case with the settings of chapter 4: lr 0.1, three local epochs, batches of 32."""
-    method = Federation(LocalSGD(lr=0.1, epochs=3, correction=correction or Correction()), aggregate)
+    local = LocalSGD(lr=0.1, epochs=3, correction=correction or Correction(), batched=True)
+    method = Federation(local, aggregate)
     return Task(models.mlp, table or small_table(), recipe), method
 
 
