@@ -20,6 +20,8 @@ def rdp(rate, noise_multiplier, order):
     Gaussian of noise multiplier z (Mironov, Talwar and Zhang 2019, section 3.3).  Rounds add up.
     """
     q, z, nu = rate, noise_multiplier, order
+    if nu != int(nu) or nu < 2:
+        raise ValueError(f"the order must be a whole number of at least 2, got {order}: for others the sum is no divergence")
     if q == 1:
         return nu / (2 * z**2)
     j = np.arange(nu + 1)
@@ -62,6 +64,9 @@ def epsilon_by_hand(rate, noise_multiplier, rounds, delta, conversion="improved"
 def epsilon(rate, noise_multiplier, rounds, delta, neighbors="add or remove"):
     """Return ε of all rounds together, as ``dp-accounting`` computes it from privacy loss distributions.
 
+    Those are rounded up to a grid, which is too coarse where thousands of rounds lose next to nothing each. There the
+    formula is closer, so of the two upper bounds the smaller is returned.
+
     Parameters
     ----------
     rate, noise_multiplier, rounds, delta
@@ -84,11 +89,12 @@ def epsilon(rate, noise_multiplier, rounds, delta, neighbors="add or remove"):
         raise ValueError(f'neighbors must be "add or remove" or "replace", got {neighbors!r}')
     if not rounds:
         return 0.0
-    return float(_losses(rate, noise_multiplier, neighbors).self_compose(rounds).get_epsilon_for_delta(delta))
+    found = float(_losses(rate, noise_multiplier, neighbors).self_compose(int(rounds)).get_epsilon_for_delta(delta))
+    return min(found, epsilon_by_hand(rate, noise_multiplier, rounds, delta)) if neighbors == "add or remove" else found
 
 
 @cache
-def _losses(rate, noise_multiplier, neighbors):
+def _losses(rate, noise_multiplier, neighbors, from_above=True):
     # Imported here: it takes two seconds, and most pages do without.
     from dp_accounting import NeighboringRelation
     from dp_accounting.pld import privacy_loss_distribution
@@ -96,25 +102,42 @@ def _losses(rate, noise_multiplier, neighbors):
     relation = {"add or remove": "ADD_OR_REMOVE_ONE", "replace": "REPLACE_ONE"}[neighbors]
     return privacy_loss_distribution.from_gaussian_mechanism(
         standard_deviation=noise_multiplier,
-        value_discretization_interval=STEP,
+        # Losses grow with 1/z²; their grid must not grow beyond memory.
+        value_discretization_interval=STEP * max(1, 0.01 / noise_multiplier**2),
         sampling_prob=rate,
+        pessimistic_estimate=from_above,
+        use_connect_dots=from_above,
         neighboring_relation=NeighboringRelation[relation],
     )
 
 
 def epsilon_fixed_size(num_clients, m, noise_multiplier, rounds, delta):
-    """Return ε when exactly m of N clients are drawn, without replacement; neighbors differ by *replacing* one.
+    """Return two numbers between which ε lies if exactly m of N clients are drawn; neighbors differ by *replacing* one.
 
-    ``dp-accounting`` knows only a bound by Rényi divergence here (Wang, Balle and Kasiviswanathan 2019), and it is
-    defined for no other kind of neighbors.
+    The unit of ``noise_multiplier`` is the clip norm S, and a client that is replaced moves the sum by up to 2S.
+
+    The lower number is the ε of two neighbors that exist: all clients send the same vector of length S, but for one,
+    who sends it or its opposite. In the first case every draw has the same sum; in the second the sum is shorter by 2S
+    with probability m/N, because this client then has taken the place of another. The upper number is the only bound
+    that ``dp-accounting`` has for such draws, by Rényi divergence (Wang, Balle and Kasiviswanathan 2019).
+
+    Returns
+    -------
+    low, high : float
     """
     from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
     from dp_accounting.rdp import RdpAccountant
 
+    if not (num_clients == int(num_clients) and m == int(m) and 1 <= m <= num_clients):
+        raise ValueError(f"m of N clients are drawn, whole numbers with 1 ≤ m ≤ N, got m = {m} and N = {num_clients}")
     _check(m / num_clients, noise_multiplier, rounds, delta)
+    if not rounds:
+        return 0.0, 0.0
+    z = noise_multiplier / 2
+    low = _losses(m / num_clients, z, "add or remove", from_above=False).self_compose(int(rounds))
     accountant = RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
-    accountant.compose(SampledWithoutReplacementDpEvent(num_clients, m, GaussianDpEvent(noise_multiplier)), rounds)
-    return float(accountant.get_epsilon(delta))
+    accountant.compose(SampledWithoutReplacementDpEvent(num_clients, m, GaussianDpEvent(z)), int(rounds))
+    return float(low.get_epsilon_for_delta(delta)), float(accountant.get_epsilon(delta))
 
 
 def noise_for(target, rate, rounds, delta):
@@ -127,6 +150,8 @@ def noise_for(target, rate, rounds, delta):
     """
     if not (math.isfinite(target) and target > 0):
         raise ValueError(f"the target ε must be positive and finite, got {target}")
+    if not rounds:
+        raise ValueError("without a round nothing is spent, and no noise is needed: rounds must be at least 1")
     high = 1.0
     while epsilon_by_hand(rate, high, rounds, delta) > target:  # an upper bound, so this z is enough
         high *= 2
@@ -148,7 +173,8 @@ def noise_for(target, rate, rounds, delta):
 def spent(history, delta, every=1):
     """Return ε after each round that was played, from the run's own record.
 
-    Every round counts, also one in which nobody was drawn or whose result was not used; local epochs do not.
+    Every round counts, also one in which nobody was drawn or whose result was not used; local epochs do not. The last
+    round is always among those looked at.
 
     Parameters
     ----------
@@ -167,8 +193,11 @@ def spent(history, delta, every=1):
     ValueError
         If the run was not private, so that no ε is true of it.
     """
+    if every != int(every) or every < 1:
+        raise ValueError(f"every must be a whole number of at least 1, got {every}")
     rate, noise_multiplier = released(history.config["method"])
-    rounds = np.arange(every, len(history.rounds) + 1, every)
+    played = len(history.rounds)
+    rounds = np.unique(np.append(np.arange(every, played + 1, every), played)).astype(int)
     return rounds, np.array([epsilon(rate, noise_multiplier, int(t), delta) for t in rounds])
 
 
@@ -193,7 +222,7 @@ def _check(rate, noise_multiplier, rounds, delta):
         raise ValueError(f"the sampling rate must lie in (0, 1], got {rate}")
     if not (math.isfinite(noise_multiplier) and noise_multiplier > 0):
         raise ValueError(f"the noise multiplier must be positive and finite, got {noise_multiplier}: without noise ε is infinite")
-    if rounds < 0 or rounds != int(rounds):
+    if not (math.isfinite(rounds) and rounds >= 0 and rounds == int(rounds)):
         raise ValueError(f"rounds must be a whole number of at least 0, got {rounds}")
     if not 0 < delta < 1:
         raise ValueError(f"delta must lie in (0, 1), got {delta}")

@@ -54,6 +54,8 @@ def evidence(moves, rate, noise_multiplier):
     >>> float(evidence(np.array([0.5, 0.5]), 1.0, 2.0))
     0.0
     """
+    if not (0 < rate <= 1 and np.isfinite(noise_multiplier) and noise_multiplier > 0):
+        raise ValueError(f"need a rate in (0, 1] and positive noise, got {rate} and {noise_multiplier}")
     drawn = np.log(rate) + (np.asarray(moves) - 0.5) / noise_multiplier**2
     with np.errstate(divide="ignore"):  # at rate 1 nobody is left out
         return np.logaddexp(np.log1p(-rate), drawn).sum(axis=-1)
@@ -157,6 +159,8 @@ def share_bounds(hits, trials, level=0.95):
     [0.0, 0.3085]
     """
     hits, tail = np.asarray(hits), (1 - level) / 2
+    if not (0 < level < 1 and np.all((0 <= hits) & (hits <= trials))):
+        raise ValueError(f"need 0 ≤ hits ≤ trials and a level in (0, 1), got {hits}, {trials} and {level}")
     low = np.where(hits > 0, stats.beta.ppf(tail, np.maximum(hits, 1), trials - hits + 1), 0.0)
     high = np.where(hits < trials, stats.beta.ppf(1 - tail, hits + 1, np.maximum(trials - hits, 1)), 1.0)
     return low, high

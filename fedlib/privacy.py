@@ -38,6 +38,7 @@ def clip_rows(deltas, norm):
     tensor([[0.6000, 0.8000],
             [0.0000, 0.5000]])
     """
+    _positive("norm", norm)
     lengths = torch.linalg.vector_norm(deltas, dim=-1, keepdim=True, dtype=torch.float64)
     return (deltas * (norm / lengths.clamp(min=norm))).to(deltas.dtype)
 
@@ -201,9 +202,11 @@ def joint_multiplier(*multipliers):
     >>> round(joint_multiplier(1, 1), 4)
     0.7071
     """
+    if not multipliers:
+        raise ValueError("give the noise multiplier of at least one release")
     for multiplier in multipliers:
         _positive("a noise multiplier", multiplier)
-    return 1 / math.sqrt(sum(multiplier**-2 for multiplier in multipliers))
+    return 1 / math.hypot(*(1 / multiplier for multiplier in multipliers))
 
 
 def _positive(name, value):

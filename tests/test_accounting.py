@@ -65,7 +65,50 @@ def test_without_sampling_it_is_the_gaussian_closed_form(z, rounds):
 
 def test_schemes_under_one_kind_of_neighbors():
     assert accounting.epsilon(0.1, 1, 100, 1e-5, "replace") == pytest.approx(10.52, abs=0.005)
-    assert accounting.epsilon_fixed_size(100, 10, 1, 100, 1e-5) == pytest.approx(14.05, abs=0.005)
+    low, high = accounting.epsilon_fixed_size(100, 10, 1, 100, 1e-5)
+    assert (low, high) == pytest.approx((31.32, 83.94), abs=0.02)
+
+
+def test_whoever_is_always_drawn_is_replaced_alike_however_the_draw_is_called():
+    """With m = N both draws are none at all, so the bounds must enclose the value that needs no sampling."""
+    low, high = accounting.epsilon_fixed_size(50, 50, 1, 1, 1e-5)
+    exact = accounting.epsilon(1, 1, 1, 1e-5, "replace")
+    assert low == pytest.approx(exact, rel=2e-3) and low <= exact <= high
+
+
+@pytest.mark.parametrize(("m", "z"), [(10, 1.0), (30, 2.0)])
+def test_a_fixed_number_leaks_at_least_what_two_neighbors_show_by_integration(m, z):
+    """All send +S but one, who sends +S or −S: N(0, z²) against a mixture with N(−2, z²), of weight m/100."""
+    share = m / 100
+
+    def densities(x):
+        other = stats.norm.pdf(x, 0, z)
+        return other, (1 - share) * other + share * stats.norm.pdf(x, -2, z)
+
+    def delta_at(epsilon, one, two):
+        def excess(x):
+            pair = densities(x)
+            return max(0.0, pair[one] - np.exp(epsilon) * pair[two])
+
+        return quad(excess, -12 * z - 2, 12 * z, limit=2_000, points=np.linspace(-6 * z - 2, 6 * z, 40))[0]
+
+    low, high = accounting.epsilon_fixed_size(100, m, z, 1, 1e-5)
+    assert max(delta_at(low, 0, 1), delta_at(low, 1, 0)) == pytest.approx(1e-5, rel=0.02)
+    assert high > low > accounting.epsilon(share, z, 1, 1e-5, "replace")
+
+
+def test_thousands_of_rounds_that_lose_next_to_nothing_are_not_counted_by_the_grid():
+    setting = (0.001, 50, 100_000, 1e-5)
+    assert accounting.epsilon(*setting) <= accounting.epsilon_by_hand(*setting) < 0.05
+
+
+def test_a_delta_below_the_grids_own_accuracy_still_has_an_epsilon():
+    assert accounting.epsilon(0.1, 1, 10, 1e-16) == accounting.epsilon_by_hand(0.1, 1, 10, 1e-16) < 10
+
+
+def test_little_noise_takes_no_more_memory_than_much():
+    """For large μ = 1/z the second term of the closed form vanishes: Φ(μ/2 − ε/μ) = δ."""
+    assert accounting.epsilon(1, 0.02, 1, 1e-5) == pytest.approx(50**2 / 2 + 50 * stats.norm.isf(1e-5), rel=0.01)
 
 
 def test_two_releases_from_one_draw():
@@ -104,6 +147,8 @@ def test_noise_for_the_gaussian():
         ((0.1, np.inf, 1, 1e-5), "positive and finite, got inf"),
         ((0.1, 1, -1, 1e-5), "rounds .* got -1"),
         ((0.1, 1, 1.5, 1e-5), "rounds .* got 1.5"),
+        ((0.1, 1, np.nan, 1e-5), "rounds .* got nan"),
+        ((0.1, 1, np.inf, 1e-5), "rounds .* got inf"),
         ((0.1, 1, 1, 0), "delta .* got 0"),
         ((0.1, 1, 1, 1), "delta .* got 1"),
     ],
@@ -122,6 +167,15 @@ def test_other_mistakes_are_named():
     for target in (0, -1, np.inf):
         with pytest.raises(ValueError, match="target ε must be positive"):
             accounting.noise_for(target, 0.1, 1, 1e-5)
+    for counts in ((100, 0), (100, 101), (100, 10.5), (0, 0), (-100, -10)):
+        with pytest.raises(ValueError, match="m of N clients are drawn"):
+            accounting.epsilon_fixed_size(*counts, 1, 10, 1e-5)
+    assert accounting.epsilon_fixed_size(100, 10, 1, 0, 1e-5) == (0, 0)
+    for order in (1, 2.5):
+        with pytest.raises(ValueError, match=f"order .* got {order}"):
+            accounting.rdp(0.1, 1, order)
+    with pytest.raises(ValueError, match="rounds must be at least 1"):
+        accounting.noise_for(1, 0.1, 0, 1e-5)
     with pytest.raises(ValueError, match="ask for more"):
         accounting.noise_for(1e-9, 1, 1000, 1e-9)
 
@@ -152,7 +206,11 @@ def test_what_was_spent_does_not_depend_on_local_epochs_and_is_taken_from_the_lo
     interrupted = history()
     interrupted.rounds = interrupted.rounds[:3]
     assert accounting.spent(interrupted, 1e-5)[1].tolist() == one[:3].tolist()
-    assert accounting.spent(interrupted, 1e-5, every=2)[0].tolist() == [2]
+    assert accounting.spent(interrupted, 1e-5, every=2)[0].tolist() == [2, 3], "the last round is never left out"
+    assert accounting.spent(interrupted, 1e-5, every=5)[0].tolist() == [3]
+    for every in (0, -1, 1.5):
+        with pytest.raises(ValueError, match=f"every must be .* got {every}"):
+            accounting.spent(interrupted, 1e-5, every=every)
 
 
 def test_a_round_whose_result_was_not_used_counts_too():
