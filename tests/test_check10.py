@@ -154,6 +154,13 @@ MEAN_WRONG = {
     "noise to every row": row_noise,
     "the noise by the number drawn": sums(noise=lambda m, S, z, q, N: z * S / max(m, 1)),
     "You divide by N:": sums(noise=lambda m, S, z, q, N: z * S / N),
+    "You take (z S)²": sums(noise=lambda m, S, z, q, N: (z * S) ** 2 / (q * N)),
+    "use `rng.normal`": lambda deltas, S, z, q, N, rng: (
+        clip_with_numpy(deltas, S).sum(axis=0) / (q * N) + 3**0.5 * z * S / (q * N) * rng.uniform(-1, 1, deltas.shape[1])
+    ),
+    "clip always": lambda deltas, S, z, q, N, rng: (
+        (deltas if z else clip_with_numpy(deltas, S)).sum(axis=0) / (q * N) + rng.normal(0, z * S / (q * N), deltas.shape[1])
+    ),
     "has variance z S": sums(noise=lambda m, S, z, q, N: math.sqrt(z * S) / (q * N)),
     "All entries got the same number": one_number,
     "draw from `rng`": own_generator,
@@ -165,6 +172,11 @@ MEAN_ALSO_WRONG = {
     "no noise for nobody": lambda deltas, S, z, q, N, rng: (
         mean_with_numpy(deltas, S, z, q, N, rng) if len(deltas) else np.zeros(deltas.shape[1])
     ),
+    "a whole number is expected": sums(divide=lambda m, q, N: max(1, round(q * N))),
+    "as loud as the longest": lambda deltas, S, z, q, N, rng: (
+        clip_with_numpy(deltas, S).sum(axis=0)
+        + rng.normal(0, z * norms(clip_with_numpy(deltas, S)).max(initial=0), deltas.shape[1])
+    ) / (q * N),
     "twice": sums(noise=lambda m, S, z, q, N: 2 * z * S / (q * N)),
     "fixed seed": lambda deltas, S, z, q, N, rng: mean_with_numpy(deltas, S, z, q, N, np.random.default_rng(0)),
     "a matrix": lambda deltas, S, z, q, N, rng: deltas,

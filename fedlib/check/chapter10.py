@@ -76,7 +76,7 @@ def private_mean(answer):
         return answer.array(result, (deltas.shape[1],), "the update", wanted)
 
     # Without noise: who is divided by what.
-    S, q, N = 2.0, 0.1, 50  # five clients are expected
+    S, q, N = 2.0, 0.1, 54  # 5.4 clients are expected: not a whole number
     rows = make.normal(size=(8, d))
     rows[:, :2] *= 1_000  # most of a row's length is in two entries, or clipping entries would change nothing
     rows *= (S * np.array([4, 0.5, 3, 0.7, 2, 0.3, 5, 0.9]) / np.linalg.norm(rows, axis=1))[:, None]
@@ -113,14 +113,14 @@ def private_mean(answer):
     )
 
     # With noise, and nothing else.
-    for m, S, z, q, N in ((2, 2.5, 1.6, 0.1, 80), (12, 0.5, 4.0, 0.02, 1_000), (0, 3.0, 0.8, 0.1, 90)):
+    for m, S, z, q, N in ((2, 3.5, 2.0, 0.1, 84), (12, 0.5, 4.0, 0.02, 1_030), (0, 3.0, 0.8, 0.1, 95)):
         nothing = np.zeros((m, d))
         noise = mean(nothing, S, z, q, N)
         right, sd = z * S / (q * N), float(noise.std())
         usual = {
             "Your noise is qN times too large. Where was the sensitivity S? In the sum: add the noise before you "
             "divide, or divide it too.": z * S,
-            "There is no noise in it.": 0.0,
+            "There is no noise in it when nobody has anything to send. Its size must not depend on the deltas.": 0.0,
             "S is missing: z says how loud the noise is compared with the largest client.": z / (q * N),
             "Neither S nor qN enters your noise.": z,
             "You divide the noise by the square root of qN: it is one noise for the sum, not one for each client.": (
@@ -129,6 +129,7 @@ def private_mean(answer):
             "You add noise to every row. The sum needs it once.": z * S * math.sqrt(m) / (q * N),
             "You divide the noise by the number drawn; it has to be the same whoever comes.": z * S / max(m, 1),
             "You divide by N: noise and sum are both divided by q N.": z * S / N,
+            "You take (z S)² for the standard deviation, which is z S.": (z * S) ** 2 / (q * N),
             "The noise has variance z S here; its standard deviation should be z S.": math.sqrt(z * S) / (q * N),
         }
         # The standard deviation of 4,000 numbers is known to about one percent.
@@ -142,12 +143,22 @@ def private_mean(answer):
             "the noise has standard deviation zS/(qN), however many are drawn, also none",
             f"{hint} (Here {who} drawn.)",
         )
+        answer.expect(
+            np.abs(noise - noise.mean()).max() > 2.5 * sd,
+            "the noise is Gaussian",
+            "No entry of your noise is far out. The promise was computed for a Gaussian: use `rng.normal`.",
+        )
         again, other = mean(nothing, S, z, q, N), mean(nothing, S, z, q, N, seed=1)
         answer.expect(
             np.array_equal(noise, again) and not np.array_equal(noise, other),
             "the noise comes from rng",
             "The same generator has to give the same noise, another one other noise: draw from `rng`.",
         )
+
+    # The same noise with and without deltas: its difference is what there is without noise.
+    got = (mean(rows, 2.0, 1.0, 0.1, 54) - mean(0 * rows, 2.0, 1.0, 0.1, 54)) * 1e2
+    hint = "What you do to the deltas depends on z, or the noise depends on the deltas. Neither may be so: clip always."
+    answer.expect(answer.close(got, 1e2 * total / 5.4), "rows are clipped and noise is added independently", hint)
 
 
 # (q, z, T, δ) → ε by integer orders with the improved conversion; what privacy loss distributions give, which is less.
