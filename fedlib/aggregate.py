@@ -68,6 +68,23 @@ class StepNormalized:
         return weighted_sum(weights, deltas), weights
 
 
+@dataclass(frozen=True)
+class FixedMean:
+    """Σ Δ_k / (qN): divided by the number of clients that is *expected*, whoever takes part (McMahan et al. 2018).
+
+    All clients count alike, and none changes another's weight, neither by coming nor by staying away.  In a
+    round without anybody the update is zero.
+    """
+
+    rate: float
+    takes_nobody = True
+
+    def combine(self, ctx, deltas):
+        """Return the update ``[d]`` and the weight ``[K]`` of each row of ``deltas`` ``[K, d]``."""
+        weights = np.full(len(deltas), 1 / (self.rate * ctx.num_clients))
+        return weighted_sum(weights, deltas), weights
+
+
 def normalized(weights):
     """Scale nonnegative ``weights`` (shape ``[K]``) to sum 1.
 

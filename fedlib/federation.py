@@ -66,10 +66,11 @@ def validate(method, task):
         raise ValueError(
             f"{method.select} draws {expected} clients, but the task has only {task.num_clients}"
         )
-    if not 1 <= method.min_clients <= expected:
+    least = 0 if getattr(method.aggregate, "takes_nobody", False) else 1
+    if not least <= method.min_clients <= expected:
         raise ValueError(
-            f"min_clients={method.min_clients} must lie between 1 and the {expected} clients that "
-            f"{method.select} draws"
+            f"min_clients={method.min_clients} must lie between {least} and the {expected:g} clients that "
+            f"{method.select} draws" + (f": {method.aggregate} cannot combine nothing" if least else "")
         )
     if method.local.momentum and method.local.correction.plain_steps_only:
         raise ValueError(
@@ -88,6 +89,8 @@ def validate(method, task):
     if method.local.batched and (reason := batched.reason_against(method.local, task, module)):
         raise ValueError(f"batched=True does not go with this task: {reason}. Set batched=False")
     method.local.correction.check(method.local.at(0))
+    if hasattr(method.aggregate, "check"):
+        method.aggregate.check(method)
     if not task.data.train_y.is_floating_point():
         width = module(task.data.train_x[:1]).shape[1]
         if width != task.data.num_classes:
@@ -161,7 +164,8 @@ def play_round(task, method, workers, seed, state):
         reason = f"{len(used)} usable messages, min_clients is {method.min_clients}"
         return replace(state, t=state.t + 1), {**line, "skipped": reason}
 
-    messages = method.upload.decode(ctx, payloads)
+    nothing = {"delta": state.w.new_zeros(0, len(state.w))}
+    messages = method.upload.decode(ctx, payloads) if used else nothing
     update, weights = method.aggregate.combine(ctx, messages["delta"])
     w, step = method.step.step(state.step, state.w, update)
     if not is_finite(w):
