@@ -81,6 +81,11 @@ def test_what_is_unpacked_can_be_written_to_and_shares_nothing():
     back = unpack(bytes(data))["x"]
     back += 1
     assert unpack(bytes(data))["x"].tolist() == [1, 1, 1]
+    # Python keeps one object for all bytes of length one that are equal.
+    single = pack({"x": torch.tensor([7], dtype=torch.uint8)})
+    back = unpack(single)["x"]
+    back += 1
+    assert unpack(single)["x"].tolist() == [7]
 
 
 @pytest.mark.parametrize(
@@ -220,6 +225,8 @@ def test_messages_that_disagree_are_refused():
             gather([good, bad], ("delta",), 3)
     with pytest.raises(ValueError, match=r"holds .*float32, 3\).*expected .*float32, 4\)"):
         gather([good], ("delta",), 4)
+    with pytest.raises(ValueError, match="'delta' must hold finite numbers, got torch.int32"):
+        gather([{"delta": torch.ones(3, dtype=torch.int32)}], ("delta",), 3)
     for without in ({}, {"length": torch.ones(1)}):
         with pytest.raises(ValueError, match="a message holds"):
             gather([without], ("delta",), 4)
