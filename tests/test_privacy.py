@@ -15,6 +15,7 @@ from two_clients import LR, STEPS, A, B, Given, laboratory, linear_loss, local, 
 from fedlib import accounting, models, partition
 from fedlib.aggregate import FixedMean, UniformMean, WeightedMean
 from fedlib.audit import Canaries
+from fedlib.compress import Quantize, TopK
 from fedlib.context import Context
 from fedlib.control import Scaffold
 from fedlib.correction import Correction
@@ -29,7 +30,7 @@ from fedlib.selection import All, Poisson, Uniform
 from fedlib.server import ServerMomentum
 from fedlib.similarity import Similarity
 from fedlib.task import Task
-from fedlib.upload import Dense
+from fedlib.upload import Compress, Dense, ErrorFeedback
 
 HERE = Path(__file__).parent
 N, Q, C, Z = 40, 0.25, 2.0, 1.5
@@ -329,14 +330,6 @@ class Doubled(Clip):
         return {name: 2 * vector for name, vector in payload.items()}, row
 
 
-@dataclass(frozen=True)
-class Largest(Dense):
-    """Compresses: sends the largest entry only, as top-k does."""
-
-    def encode(self, ctx, message, row):
-        return {name: vector * (vector.abs() == vector.abs().max()) for name, vector in message.items()}, row
-
-
 class BySize(FixedMean):
     """Might weight by whatever it likes."""
 
@@ -359,7 +352,9 @@ REFUSED = {
     "everybody": ("drawn by itself", {"select": All()}),
     "two rates": ("two rates", {"select": Poisson(0.5)}),
     "no clip": ("nothing bounds what arrives", {"upload": Dense()}),
-    "compression": ("whatever follows it may lengthen", {"upload": Largest()}),
+    "top-k": ("whatever follows it may lengthen", {"upload": Compress(TopK(0.1))}),
+    "8 bits": ("whatever follows it may lengthen", {"upload": Compress(Quantize(8))}),
+    "error feedback": ("whatever follows it may lengthen", {"upload": ErrorFeedback(TopK(0.1), Quantize(8))}),
     "longer after the clip": ("may lengthen the vector again", {"upload": Doubled(C)}),
     "two clips": ("two clip norms", {"upload": Clip(2 * C)}),
     "skipping": ("min_clients=1", {"select": Poisson(1.0), "aggregate": Noisy(FixedMean(1.0), C, Z), "min_clients": 1}),
