@@ -106,10 +106,10 @@ MUTANTS = [
         lower_number_from_above=("from_above=False", "from_above=True"),
         grid_alone=('return min(found, epsilon_by_hand(rate, noise_multiplier, rounds, delta)) if neighbors == "add or remove" else found', "return found"),
         last_round_left_out=("np.unique(np.append(np.arange(every, played + 1, every), played)).astype(int)", "np.arange(every, played + 1, every)"),
-        noise_rounded_down=("math.floor(low * scale) + 1", "math.floor(low * scale)"),
+        noise_rounded_up_twice=("math.floor(low * scale) + 1", "math.floor(low * scale) + 2"),
         noise_not_tried=("found += 1", "break"),
         noise_rounded_to_two_digits=("10 ** (2 - math.floor", "10 ** (1 - math.floor"),
-        bisection_stops_early=("high - low > 5e-4 * high", "high - low > 0.4 * high"),
+        half_the_first_bound_is_too_little=("while epsilon(rate, low, rounds, delta) <= target:", "while False:"),
         empty_rounds_not_counted=(
             "played = len(history.rounds)",
             'played = sum(bool(line["clients"]) for line in history.rounds)',

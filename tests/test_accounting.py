@@ -134,6 +134,11 @@ def test_noise_for_a_target_is_the_least_of_three_digits_that_is_enough(target):
     assert z == float(f"{z:.3g}")
 
 
+@pytest.mark.parametrize(("just_above", "z"), [(1.2301, 1.24), (1.5602, 1.57), (2.3401, 2.35)])
+def test_noise_a_little_too_small_is_not_enough(just_above, z):
+    assert accounting.noise_for(accounting.epsilon(0.1, just_above, 50, 1e-5), 0.1, 50, 1e-5) == z
+
+
 def test_noise_for_the_gaussian():
     assert accounting.noise_for(4.38, 1, 1, 1e-5) == 1.0
 
