@@ -22,9 +22,9 @@ LR, ROUNDS = 0.01, 50
 REPORTED = {
     "fedavg": (Correction(), WeightedMean()),
     "ema-similarity-coded": (EMAControl(beta=LR), Similarity(0.8, against="parameters")),
-    "ema-similarity-meant": (EMAControl(beta=LR), Similarity(0.8)),
     "matched-rate": (MatchedRate(beta=LR), WeightedMean()),
     "scaffold": (Scaffold(), WeightedMean()),
+    "ema-similarity-meant": (EMAControl(beta=LR), Similarity(0.8)),
     "uniform": (Correction(), UniformMean()),
 }
 
@@ -37,8 +37,8 @@ def reported(correction, aggregate):
 
 def runs():
     """Every method with the same seeds, hence the same initial models, draws of parties and batches."""
-    for seed in SEEDS:
-        for arm, parts in REPORTED.items():
+    for arm, parts in REPORTED.items():
+        for seed in SEEDS:
             yield Run(f"chapter07b/reported-{arm}-seed{seed}", lambda parts=parts: reported(*parts), ROUNDS, seed)
 
 
