@@ -60,7 +60,7 @@ MUTANTS = [
         subclasses_of_the_correction_are_private=("if type(correction) is PrivateScaffold:", "if isinstance(correction, PrivateScaffold):"),
         unclipped_vectors_sent=("if unbounded := [name for name in message if norms.get(name) is None]:", "if False:"),
         warm_starts_released=("if (self.start, self.refresh_every, self.rebuild) !=", "if False and () !="),
-        joint_multiplier_without_squares=("sum(multiplier**-2", "sum(multiplier**-1"),
+        joint_multiplier_without_squares=("math.hypot(*(1 / multiplier for multiplier in multipliers))", "sum(1 / multiplier for multiplier in multipliers)"),
         refusals_not_raised=("        if reason:\n", "        if False:\n"),
     ),
     *mutants(
