@@ -68,6 +68,32 @@ class StepNormalized:
         return weighted_sum(weights, deltas), weights
 
 
+@dataclass(frozen=True)
+class FixedMean:
+    """Σ Δ_k / (qN): divided by the number of clients that is *expected*, whoever takes part (McMahan et al. 2018).
+
+    All clients count alike, and none changes another's weight, neither by coming nor by staying away.  In a
+    round without anybody the update is zero.
+    """
+
+    rate: float
+    takes_nobody = True
+
+    def __post_init__(self):
+        if not 0 < self.rate <= 1:
+            raise ValueError(f"the rate is a probability in (0, 1], got {self.rate!r}")
+
+    def check(self, method):
+        """Refuse to divide by another number of clients than is expected."""
+        if getattr(method.select, "rate", self.rate) != self.rate:
+            raise ValueError(f"{self} divides by another number of clients than {method.select} draws: use one rate")
+
+    def combine(self, ctx, deltas):
+        """Return the update ``[d]`` and the weight ``[K]`` of each row of ``deltas`` ``[K, d]``."""
+        weights = np.full(len(deltas), 1 / (self.rate * ctx.num_clients))
+        return weighted_sum(weights, deltas), weights
+
+
 def normalized(weights):
     """Scale nonnegative ``weights`` (shape ``[K]``) to sum 1.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fedlib import batched
+from fedlib import batched, comm
 from fedlib.flat import is_finite
 from fedlib.local import local_sgd, make_batches
 
@@ -19,12 +19,12 @@ CLIENT_FAULTS = (RuntimeError, ValueError, ArithmeticError, OSError)
 
 @dataclass(frozen=True)
 class Report:
-    """One client's share of a round: its payload and what stays with it, or why it was dropped."""
+    """One client's share of a round: its message in bytes and what stays with it, or why it was dropped."""
 
     client: int
     dropped: str | None = None
     result: object = None
-    payload: dict = None
+    payload: bytes = None
     carry: dict = None
     upload_row: object = None
 
@@ -52,14 +52,17 @@ def client_begin(ctx, task, method, state, w):
 
 
 def client_end(ctx, method, state, carry, result):
-    """Return the client's ``Report``: its message, refused if it is not finite, and then encoded."""
+    """Return the client's ``Report``: its message, refused if it is not finite, encoded, and packed."""
     message = method.local.correction.end(ctx, carry, result)
     broken = [name for name, vector in message.items() if not is_finite(vector)]
     if broken:
         return Report(ctx.client, dropped=f"not finite: {', '.join(broken)}", result=result)
     row = _read_row(state.rows.get("upload"), ctx.client, result.delta)
-    payload, upload_row = method.upload.encode(ctx, message, row)
-    return Report(ctx.client, None, result, payload, carry, upload_row)
+    try:
+        payload, upload_row = method.upload.encode(ctx, message, row)
+    except ValueError as error:  # together with what earlier messages left out it may be too large
+        return Report(ctx.client, dropped=f"cannot be sent: {error}", result=result)
+    return Report(ctx.client, None, result, comm.pack(payload), carry, upload_row)
 
 
 def clients_together(contexts, task, method, model, state, starts):

@@ -36,6 +36,10 @@ class Context:
         The server's model at the start of the round; None before round 0, where a part is handed it.
     steps : array, shape [K], int, optional
         Local steps that each of ``clients`` took, counted; None before they trained.
+    vectors : tuple of str
+        Names of the vectors in a message that have shape ``[d]``.
+    tracked : tuple of str
+        Those of them that are changes to what the server already holds, see ``Correction``.
     """
 
     t: int
@@ -48,6 +52,8 @@ class Context:
     client: int | None = None
     w: torch.Tensor | None = None
     steps: np.ndarray | None = None
+    vectors: tuple = ("delta",)
+    tracked: tuple = ()
 
     @property
     def num_clients(self):

@@ -35,6 +35,15 @@ class Scaffold(Correction):
     rebuild: bool = False
     plain_steps_only = True
     rowwise = True
+    tracked = ("control",)
+
+    @property
+    def vectors(self):
+        return ("delta",) if self.rebuild else ("delta", "control")
+
+    @property
+    def reads_delta(self):
+        return self.rebuild
 
     def __post_init__(self):
         if self.option not in (1, 2):

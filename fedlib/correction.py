@@ -19,10 +19,17 @@ class Correction:
     ``plain_steps_only`` is for methods whose formulas assume steps of exactly lr · gradient: it makes
     ``validate`` refuse local momentum. ``rowwise`` says that ``correct`` treats every entry by itself, so that it may
     be handed matrices with one row a client instead of vectors.
+    ``vectors`` names what ``end`` may send that has an entry for each parameter: that is what an upload compresses.
+    ``tracked`` are those of them that a client sends as the change from what *arrived* of it so far.  What a lossy upload
+    leaves out of such a change is part of the next one anyway.  ``reads_delta`` says that more than the model is computed from
+    the delta, which therefore must be of this round's steps only.
     """
 
     plain_steps_only = False
     rowwise = False
+    vectors = ("delta",)
+    tracked = ()
+    reads_delta = False
 
     def check(self, local):
         """Raise ValueError if the method cannot work with the settings ``local`` of local training."""

@@ -126,16 +126,19 @@ def describe_run(task, method, seed, evaluate_every):
         "method": describe(method),
         "seed": describe(seed),
         "evaluate_every": evaluate_every,
-        "environment": {
-            "command": " ".join(
-                Path(argument).name for argument in sys.argv
-            ),  # folders are nobody's business
-            "fedlib": fedlib.__version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-            "device": task.device if task.device == "cpu" else torch.cuda.get_device_name(task.device),
-        },
+        "environment": environment(task.device),
+    }
+
+
+def environment(device="cpu"):
+    """Return where a result comes from, as a JSON-ready dictionary: command, versions and device."""
+    return {
+        "command": " ".join(Path(argument).name for argument in sys.argv),  # folders are nobody's business
+        "fedlib": fedlib.__version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "device": device if device == "cpu" else torch.cuda.get_device_name(device),
     }
 
 

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from fedlib import batched, rng
+from fedlib import batched, comm, rng
 from fedlib.aggregate import WeightedMean
 from fedlib.client import client_work, clients_together
 from fedlib.context import Context
@@ -66,15 +66,21 @@ def validate(method, task):
         raise ValueError(
             f"{method.select} draws {expected} clients, but the task has only {task.num_clients}"
         )
-    if not 1 <= method.min_clients <= expected:
+    least = 0 if getattr(method.aggregate, "takes_nobody", False) else 1
+    if not least <= method.min_clients <= expected:
         raise ValueError(
-            f"min_clients={method.min_clients} must lie between 1 and the {expected} clients that "
-            f"{method.select} draws"
+            f"min_clients={method.min_clients} must lie between {least} and the {expected:g} clients that "
+            f"{method.select} draws" + (f": {method.aggregate} cannot combine nothing" if least else "")
         )
     if method.local.momentum and method.local.correction.plain_steps_only:
         raise ValueError(
             f"local momentum={method.local.momentum} does not go with {method.local.correction}, "
             "which infers gradients from lr times the number of steps: set momentum=0 (or use the server's)"
+        )
+    if method.upload.remembers and method.local.correction.reads_delta:
+        raise ValueError(
+            f"{method.upload} does not go with {method.local.correction}, which computes from the delta that arrives: with "
+            "error feedback that is not this round's. Send the control variate itself, or use Compress"
         )
     reason = reason_against_precision(method.local.precision, task.device)
     if reason:
@@ -83,6 +89,8 @@ def validate(method, task):
     if method.local.batched and (reason := batched.reason_against(method.local, task, module)):
         raise ValueError(f"batched=True does not go with this task: {reason}. Set batched=False")
     method.local.correction.check(method.local.at(0))
+    if hasattr(method.aggregate, "check"):
+        method.aggregate.check(method)
     if not task.data.train_y.is_floating_point():
         width = module(task.data.train_x[:1]).shape[1]
         if width != task.data.num_classes:
@@ -98,14 +106,11 @@ def begin(task, method, model, seed, folder=None):
     ``folder`` holds the clients' rows; by default they live in memory or an anonymous file.
     """
     correction, w = method.local.correction, model.theta.clone()
+    ctx = _context(task, method, model, seed, 0, np.arange(task.num_clients))
     rows = {}
-    for name, part in (("correction", correction), ("upload", method.upload)):
-        if size := part.row_size(model.layout):
+    for name, size in (("correction", correction.row_size(model.layout)), ("upload", method.upload.row_size(ctx))):
+        if size:
             rows[name] = ClientStore(task.num_clients, size, folder and folder / f"rows-{name}.bin")
-    everyone = np.arange(task.num_clients)
-    ctx = Context(
-        0, seed, everyone, everyone, task.weights, model.layout, partial(full_gradient, task, model)
-    )
     server, start_rows = correction.prepare(ctx, w)
     _write_rows(rows.get("correction"), start_rows)
     return State(0, w, server, method.step.prepare(w), rows)
@@ -135,9 +140,7 @@ def play_round(task, method, workers, seed, state):
     jobs = method.select.draw(state.t, task.num_clients, rng.stream(seed, "select", state.t))
     drawn = np.array([client for client, _ in jobs], dtype=np.int64)
     model = workers.models[0]
-    ctx = Context(
-        state.t, seed, drawn, drawn, task.weights, model.layout, partial(full_gradient, task, model), w=state.w
-    )
+    ctx = _context(task, method, model, seed, state.t, drawn, state.w)
     versions = {state.t: state.w}  # an asynchronous method would keep older models here
 
     def work(workspace, client, version):
@@ -155,12 +158,14 @@ def play_round(task, method, workers, seed, state):
         clients=np.array([report.client for report in used], dtype=np.int64),
         steps=np.array([report.result.steps for report in used], dtype=np.int64),
     )
-    line = _describe(state, reports, used)
+    payloads = [comm.unpack(report.payload, state.w.device) for report in used]
+    line = _describe(state, reports, used, payloads)
     if len(used) < method.min_clients:
         reason = f"{len(used)} usable messages, min_clients is {method.min_clients}"
         return replace(state, t=state.t + 1), {**line, "skipped": reason}
 
-    messages = method.upload.decode(ctx, [report.payload for report in used])
+    nothing = {"delta": state.w.new_zeros(0, len(state.w))}
+    messages = method.upload.decode(ctx, payloads) if used else nothing
     update, weights = method.aggregate.combine(ctx, messages["delta"])
     w, step = method.step.step(state.step, state.w, update)
     if not is_finite(w):
@@ -170,6 +175,14 @@ def play_round(task, method, workers, seed, state):
     line["weights"] = [float(p) for p in weights]
     line |= method.local.correction.describe(server, [report.carry for report in used])
     return State(state.t + 1, w, server, step, state.rows), line
+
+
+def _context(task, method, model, seed, t, drawn, w=None):
+    correction, gradient = method.local.correction, partial(full_gradient, task, model)
+    return Context(
+        t, seed, drawn, drawn, task.weights, model.layout, gradient,
+        w=w, vectors=correction.vectors, tracked=correction.tracked,
+    )  # fmt: skip
 
 
 def _keep_rows(correction, stores, used, messages):
@@ -191,8 +204,10 @@ def _write_rows(store, rows):
         store.commit()
 
 
-def _describe(state, reports, used):
+def _describe(state, reports, used, payloads):
     samples = sum(report.result.samples for report in used)
+    broadcast = {"w": state.w} | {f"server.{name}": tensor for name, tensor in state.server.items()}
+    bytes_up = sum(map(num_bytes, payloads))
     return {
         "t": state.t,
         "clients": [report.client for report in used],
@@ -200,6 +215,8 @@ def _describe(state, reports, used):
         "steps": [report.result.steps for report in used],
         "lr": sorted({report.result.lr for report in used}),
         "train_loss": sum(r.result.loss * r.result.samples for r in used) / samples if samples else None,
-        "bytes_down": len(reports) * (num_bytes({"w": state.w}) + num_bytes(state.server)),
-        "bytes_up": sum(num_bytes(report.payload) for report in used),
+        "bytes_down": len(reports) * num_bytes(broadcast),
+        "header_down": len(reports) * len(comm.header(broadcast)),
+        "bytes_up": bytes_up,
+        "header_up": sum(len(report.payload) for report in used) - bytes_up,
     }

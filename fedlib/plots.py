@@ -289,6 +289,8 @@ def _svg(figure):
     svg = re.sub(r'width="[\d.]+pt"|height="[\d.]+pt"', "", svg, count=2)
     pixels = round(width * 96 / 72)  # an inch is 72 points in the file and 96 pixels on a page
     svg = svg.replace("<svg", f'<svg aria-hidden="true" style="width:{pixels}px;max-width:100%;height:auto"', 1)
+    # Equal pictures get equal ids, and nothing refers to them.
+    svg = re.sub(r'(<image[^>]*?) id="[^"]*"', r"\1", svg)
     # Two figures in one page must not share ids, or the clip path of one would cut the other.
     prefix = f"f{next(_serial)}-{hashlib.sha256(svg.encode()).hexdigest()[:8]}"
     svg = re.sub(r'(\bid="|xlink:href="#|url\(#)', rf"\g<1>{prefix}", svg)

@@ -32,7 +32,7 @@ def runs(name):
 
 
 def group(name):
-    """Return a committed group of small runs, a dictionary with ``environment``, ``data`` and ``runs``."""
+    """Return a committed file of many small runs (``environment``, ``data``, ``runs``) or of an experiment that is no run."""
     folder, _, name = name.rpartition("/")
     for path in _folder(folder):
         if path.name == f"{name}.json":

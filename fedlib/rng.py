@@ -24,6 +24,8 @@ PURPOSES = {
     "check": 9,
     "quantize": 10,
     "augment": 11,
+    "attack": 12,
+    "control_noise": 21,
 }
 
 

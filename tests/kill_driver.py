@@ -1,7 +1,8 @@
 """Kill a recorded run at many moments and continue it; run as a script by ``test_experiment.py``.
 
 ``python kill_driver.py FOLDER`` prints one JSON object. Each run happens in a forked child, which is killed
-either by itself at its n-th write to the file system, or by its parent after a random time.
+either by itself at its n-th write to the file system, or by its parent after a random time. The method keeps rows of both
+kinds, control variates and what compressed messages left out; the killed runs have two workers, the whole one has one.
 """
 
 import json
@@ -16,20 +17,24 @@ import numpy as np
 import torch
 from two_clients import Scaffold, half_squares, task_from
 
+from fedlib.compress import Quantize
 from fedlib.experiment import run
 from fedlib.federation import Federation
 from fedlib.local import LocalSGD
 from fedlib.selection import Uniform
 from fedlib.server import ServerSGD
+from fedlib.upload import ErrorFeedback
 
 ROUNDS = 5
 
 
-def play(folder, rounds=ROUNDS):
+def play(folder, rounds=ROUNDS, workers=2):
     rng = np.random.default_rng(0)
     task = task_from(rng.normal(size=(5, 40)), rng.normal(size=(5, 40)), [3, 1, 2, 4, 2], half_squares)
     local = LocalSGD(lr=0.05, epochs=2, batch_size=1, correction=Scaffold(warm=True))
-    return run(task, Federation(local, select=Uniform(2), step=ServerSGD(0.5)), rounds, seed=3, record=folder)
+    upload = ErrorFeedback(Quantize(8, "stochastic"))
+    method = Federation(local, upload=upload, select=Uniform(2), step=ServerSGD(0.5))
+    return run(task, method, rounds, seed=3, record=folder, workers=workers)
 
 
 def child(action):
@@ -83,7 +88,7 @@ def content(folder):
 def main(root):
     torch.set_num_threads(1)
     root = Path(root)
-    whole = play(root / "whole")
+    whole = play(root / "whole", workers=1)
     expected = content(root / "whole")
     outcomes, random_kills = [], random.Random(0)
 

@@ -1,13 +1,6 @@
 """The planted mistakes of chapter 6; ``tests/mutants.py`` lists them with all others."""
 
-
-def mutants(file, *tests, **planted):
-    return [
-        {"name": f"{name.replace('_', ' ')}", "file": f"fedlib/{file}", "old": old, "new": new,
-         "tests": [f"tests/{test}" for test in tests]}
-        for name, (old, new) in planted.items()
-    ]  # fmt: skip
-
+from planting import mutants
 
 MUTANTS = [
     *mutants(

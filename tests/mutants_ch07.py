@@ -54,8 +54,8 @@ MUTANTS = [
     similarity("one layer's name as letters", "isinstance(self.layers, str) or not self.layers", "not self.layers"),
     similarity("any choice accepted", "if getattr(self, name) not in choices:", "if False:"),
     mutant(
-        "the aggregator sees the model of another round", "federation.py", "partial(full_gradient, task, model), w=state.w",
-        "partial(full_gradient, task, model), w=model.theta.clone()", "test_similarity.py",
+        "the aggregator sees the model of another round", "federation.py", "seed, state.t, drawn, state.w)",
+        "seed, state.t, drawn, model.theta.clone())", "test_similarity.py",
     ),
     # counting
     similarity("effective number is inverted", "float(1 / np.sum(normalized(p) ** 2))", "float(np.sum(normalized(p) ** 2))"),

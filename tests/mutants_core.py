@@ -370,7 +370,7 @@ MUTANTS = [
     ),
     mutant("residuals lost", "federation.py", "= report.upload_row\n", "= None\n", "test_federation.py"),
     mutant(
-        "broadcast state is free", "federation.py", " + num_bytes(state.server)", "", "test_federation.py"
+        "broadcast state is free", "federation.py", " | {f\"server.{name}\": tensor for name, tensor in state.server.items()}", "", "test_federation.py"
     ),
     mutant(
         "momentum with control variates",

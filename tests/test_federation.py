@@ -178,8 +178,8 @@ def test_a_lossy_upload_keeps_both_sides_equal():
 def test_error_feedback_rows_belong_to_their_client():
     @dataclasses.dataclass(frozen=True)
     class RoundWithFeedback(type(Federation(local()).upload)):
-        def row_size(self, layout):
-            return layout.size
+        def row_size(self, ctx):
+            return ctx.layout.size
 
         def encode(self, ctx, message, row):
             wanted = message["delta"] + (0 if row is None else row)

@@ -12,6 +12,7 @@ from fedlib.context import Context
 from fedlib.data import Dataset
 from fedlib.evaluate import evaluate, outputs
 from fedlib.executor import Workers
+from fedlib.flat import Layout, Segment
 from fedlib.rng import stream
 from fedlib.selection import All, Uniform
 from fedlib.server import ServerSGD
@@ -42,7 +43,9 @@ def test_drawing_nobody_is_refused(num):
 def test_dense_uploads_arrive_unchanged_and_count_their_bytes():
     messages = [{"delta": torch.randn(5), "control": torch.randn(2)} for _ in range(3)]
     payloads = [Dense().encode(None, message, None)[0] for message in messages]
-    arrived = Dense().decode(None, payloads)
+    layout = Layout([Segment("w", 0, 5, (5,), False)])
+    ctx = Context(0, 0, np.arange(3), np.arange(3), np.ones(3) / 3, layout, None)
+    arrived = Dense().decode(ctx, payloads)
     for k, message in enumerate(messages):
         assert torch.equal(arrived["delta"][k], message["delta"])
         assert torch.equal(arrived["control"][k], message["control"])

@@ -143,6 +143,16 @@ def test_figures_in_one_page_share_no_ids(shown):
         assert target in ids, "a clip path or marker that is nowhere"
 
 
+def test_the_same_picture_twice_in_a_figure_shares_no_id(shown):
+    fig, axes = plots.figure(ncols=2)
+    for ax in axes:
+        ax.imshow(np.arange(12.0).reshape(2, 2, 3) / 12, interpolation="none")
+    plots.show(fig, alt="two equal pictures")
+    page = soup(shown[0])
+    ids = [element["id"] for element in page.select("[id]")]
+    assert len(page.select("image")) == 2 and len(ids) == len(set(ids))
+
+
 def test_figures_are_closed_once_shown(shown):
     before = plt.get_fignums()
     plots.show(simple(), simple(), alt="Two rising lines")

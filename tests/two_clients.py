@@ -72,6 +72,8 @@ class Scaffold(Correction):
     warm: bool = False
     plain_steps_only = True
     rowwise = True
+    vectors = ("delta", "control")
+    tracked = ("control",)
 
     def row_size(self, layout):
         return layout.size

@@ -5,6 +5,7 @@ Several of these processes may run side by side, one a core: each takes the next
 Names, or parts of them, restrict what is run.
 """
 
+import contextlib
 import fcntl
 import importlib
 import json
@@ -17,17 +18,27 @@ RECORDS, WORK = Path("fedlib/records"), Path("runs")
 MODULES = sorted(path.stem for path in Path(experiments.__file__).parent.glob("chapter*.py"))
 
 
-def play(job):
-    """Play a run, or what is left of it, and return its history; None if another process is working on it."""
-    folder = WORK / job.name
+@contextlib.contextmanager
+def alone(name):
+    """Yield whether no other process is working on ``name``, and keep others from it meanwhile."""
+    folder = WORK / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{folder}.lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def play(job):
+    """Play a run, or what is left of it, and return its history; None if another process is working on it."""
+    with alone(job.name) as ours:
+        if not ours:
             return None
         task, method = job.build()
-        return job.play(task, method, job.rounds, seed=job.seed, record=folder)
+        return job.play(task, method, job.rounds, seed=job.seed, record=WORK / job.name)
 
 
 def save_group(path, jobs, histories):
@@ -73,6 +84,13 @@ def main(*names):
             if all(histories := [play(job) for job in jobs]):  # what other processes played meanwhile is there now
                 save_group(RECORDS / f"{name}.json", jobs, histories)
                 print(RECORDS / f"{name}.json", flush=True)
+        for name, make in getattr(module, "tables", list)():
+            with alone(name) as ours:
+                if ours and wanted(name):
+                    path = RECORDS / f"{name}.json"
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_text(json.dumps(make(), allow_nan=False))
+                    print(path, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """What `make records` runs, one module a chapter.
 
 A module defines ``runs()``, which yields one ``Run`` for each file of its own, and ``groups()``, which yields the
-name of a file that holds many small runs, and these.
+name of a file that holds many small runs, and these.  For what is no federated run it may define ``tables()``, which
+yields the name of a file and a function that returns its content.
 """
 
 from collections.abc import Callable
