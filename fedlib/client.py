@@ -46,7 +46,7 @@ def client_work(ctx, task, method, model, state, w):
 
 def client_begin(ctx, task, method, state, w):
     """Return where the client starts (shape ``[d]``), its batches, and what its correction carries along."""
-    row = _read_row(state.rows.get("correction"), ctx.client, w)
+    row = read_row(state.rows.get("correction"), ctx.client, w)
     start, carry = method.local.correction.begin(ctx, state.server, row, w)
     return start, make_batches(task.clients[ctx.client], method.local, ctx.stream("batches"), w.device), carry
 
@@ -57,7 +57,7 @@ def client_end(ctx, method, state, carry, result):
     broken = [name for name, vector in message.items() if not is_finite(vector)]
     if broken:
         return Report(ctx.client, dropped=f"not finite: {', '.join(broken)}", result=result)
-    row = _read_row(state.rows.get("upload"), ctx.client, result.delta)
+    row = read_row(state.rows.get("upload"), ctx.client, result.delta)
     try:
         payload, upload_row = method.upload.encode(ctx, message, row)
     except ValueError as error:  # together with what earlier messages left out it may be too large
@@ -77,6 +77,7 @@ def clients_together(contexts, task, method, model, state, starts):
     return [reports.get(ctx.client, Report(ctx.client, dropped="no samples")) for ctx in contexts]
 
 
-def _read_row(store, client, like):
+def read_row(store, client, like):
+    """Return what ``store`` has for ``client``, on the device of ``like``; None if there is no store or no row."""
     row = store.read(client) if store is not None else None
     return None if row is None else torch.from_numpy(row).to(like.device)

@@ -10,6 +10,10 @@ from fedlib import rng
 from fedlib.flat import Layout
 
 
+def _nothing(client):
+    return None
+
+
 @dataclass(frozen=True)
 class Context:
     """The facts of one round, handed to every part.
@@ -40,6 +44,9 @@ class Context:
         Names of the vectors in a message that have shape ``[d]``.
     tracked : tuple of str
         Those of them that are changes to what the server already holds, see ``Correction``.
+    last : callable
+        ``last(k)`` → the last delta that arrived from client k before this round, shape ``[d]``; None if there is none, or
+        if the aggregator is not one that remembers.
     """
 
     t: int
@@ -54,6 +61,7 @@ class Context:
     steps: np.ndarray | None = None
     vectors: tuple = ("delta",)
     tracked: tuple = ()
+    last: Callable = _nothing
 
     @property
     def num_clients(self):

@@ -16,7 +16,7 @@ import fedlib
 from fedlib import record as records
 from fedlib.evaluate import evaluate
 from fedlib.executor import Workers, num_workers, one_thread
-from fedlib.federation import State, begin, play_round, validate
+from fedlib.federation import State, begin, delivered, play_round, validate
 from fedlib.progress import progress
 from fedlib.store import ClientStore
 
@@ -110,13 +110,14 @@ def run(task, method, rounds, seed=0, record=None, evaluate_every=1, workers=Non
         for _ in progress(range(state.t, rounds), "rounds" if precision == "float32" else f"rounds ({precision})"):
             state, line = play_round(task, method, team, seed, state)
             if evaluate_every and state.t % evaluate_every == 0:
-                line.update(evaluate(task, model, state.w, team))
+                line.update(evaluate(task, model, delivered(method, state), team))
             lines.append(line)
             if book:
                 book.append(line, _pack(state))
     for store in state.rows.values():
         store.close()
-    return History(config, lines, hashlib.sha256(state.w.cpu().numpy()).hexdigest(), state.w)
+    w = delivered(method, state)
+    return History(config, lines, hashlib.sha256(w.cpu().numpy()).hexdigest(), w)
 
 
 def describe_run(task, method, seed, evaluate_every):

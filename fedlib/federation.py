@@ -13,7 +13,7 @@ import torch
 
 from fedlib import batched, comm, rng
 from fedlib.aggregate import WeightedMean
-from fedlib.client import client_work, clients_together
+from fedlib.client import client_work, clients_together, read_row
 from fedlib.context import Context
 from fedlib.flat import is_finite
 from fedlib.local import LocalSGD, full_gradient, reason_against_precision
@@ -43,7 +43,7 @@ class State:
     """Everything that one round hands to the next.
 
     ``w`` is the model, ``server`` the correction's broadcast state, ``step`` the server step's private one,
-    and ``rows`` holds a ``ClientStore`` for each part (``"correction"``, ``"upload"``) that keeps rows.
+    and ``rows`` holds a ``ClientStore`` for each part (``"correction"``, ``"upload"``, ``"aggregate"``) that keeps rows.
     """
 
     t: int
@@ -104,16 +104,28 @@ def begin(task, method, model, seed, folder=None):
     """Return the ``State`` before round 0: the model's initial vector and the correction's warm start.
 
     ``folder`` holds the clients' rows; by default they live in memory or an anonymous file.
+    An aggregator that ``remembers`` is given a row for each client as well, on the server: the last delta that arrived.
     """
     correction, w = method.local.correction, model.theta.clone()
     ctx = _context(task, method, model, seed, 0, np.arange(task.num_clients))
+    sizes = {
+        "correction": correction.row_size(model.layout),
+        "upload": method.upload.row_size(ctx),
+        "aggregate": model.layout.size if _remembers(method) else 0,
+    }
     rows = {}
-    for name, size in (("correction", correction.row_size(model.layout)), ("upload", method.upload.row_size(ctx))):
+    for name, size in sizes.items():
         if size:
             rows[name] = ClientStore(task.num_clients, size, folder and folder / f"rows-{name}.bin")
     server, start_rows = correction.prepare(ctx, w)
     _write_rows(rows.get("correction"), start_rows)
     return State(0, w, server, method.step.prepare(w), rows)
+
+
+def delivered(method, state):
+    """Return the model to test and to hand over, shape ``[d]``: the server's own, or what its step makes of several."""
+    deliver = getattr(method.step, "deliver", None)
+    return deliver(state.step, state.w) if deliver else state.w
 
 
 def play_round(task, method, workers, seed, state):
@@ -157,6 +169,7 @@ def play_round(task, method, workers, seed, state):
         ctx,
         clients=np.array([report.client for report in used], dtype=np.int64),
         steps=np.array([report.result.steps for report in used], dtype=np.int64),
+        last=partial(read_row, state.rows.get("aggregate"), like=state.w),
     )
     payloads = [comm.unpack(report.payload, state.w.device) for report in used]
     line = _describe(state, reports, used, payloads)
@@ -171,7 +184,7 @@ def play_round(task, method, workers, seed, state):
     if not is_finite(w):
         return replace(state, t=state.t + 1), {**line, "skipped": "the new model would not be finite"}
     server = method.local.correction.commit(ctx, state.server, messages)
-    _keep_rows(method.local.correction, state.rows, used, messages)
+    _keep_rows(method, state.rows, used, messages)
     line["weights"] = [float(p) for p in weights]
     line |= method.local.correction.describe(server, [report.carry for report in used])
     return State(state.t + 1, w, server, step, state.rows), line
@@ -185,13 +198,18 @@ def _context(task, method, model, seed, t, drawn, w=None):
     )  # fmt: skip
 
 
-def _keep_rows(correction, stores, used, messages):
-    """Let every client whose message was used keep its new rows."""
-    rows = {"correction": {}, "upload": {}}
+def _remembers(method):
+    return getattr(method.aggregate, "remembers", False)
+
+
+def _keep_rows(method, stores, used, messages):
+    """Let every client whose message was used keep its new rows, and the server its delta if it remembers."""
+    rows = {"correction": {}, "upload": {}, "aggregate": {}}
     for k, report in enumerate(used):
         sent = {name: matrix[k] for name, matrix in messages.items()}
-        rows["correction"][report.client] = correction.keep(report.carry, sent)
+        rows["correction"][report.client] = method.local.correction.keep(report.carry, sent)
         rows["upload"][report.client] = report.upload_row
+        rows["aggregate"][report.client] = sent["delta"]
     for name, store in stores.items():
         _write_rows(store, rows[name])
 

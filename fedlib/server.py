@@ -5,7 +5,7 @@ gradient, and is added.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -108,6 +108,46 @@ class ServerYogi(ServerAdam):
     def second_moment(self, v, square):
         """Return the new v, v − (1 − β₂) Δ² sign(v − Δ²)."""
         return v.sub(square * torch.sign(v - square), alpha=1 - self.beta2)
+
+
+@dataclass(frozen=True)
+class Averaged:
+    """A server step, and the mean of the models that it has made, which is the one to be tested and handed over.
+
+    Clients go on from the last model w.  Handed over is Σ_s decay^s w_{t−s} / Σ_s decay^s, over all rounds so far; with
+    decay = 1 all models count alike (Polyak and Juditsky 1992).
+
+    Parameters
+    ----------
+    inner : server step
+        Makes each new w.
+    decay : float
+        What a model's weight is multiplied by in each later round, in (0, 1]: about 1 / (1 − decay) models count.
+    """
+
+    inner: object = field(default_factory=ServerSGD)
+    decay: float = 0.9
+
+    def __post_init__(self):
+        if not 0 < self.decay <= 1:
+            raise ValueError(f"decay must lie in (0, 1], got {self.decay}")
+
+    def prepare(self, w):
+        """Return the inner step's state, and the sum of no models (float64) with the sum of their weights."""
+        total = torch.zeros_like(w, dtype=torch.float64)
+        inner = self.inner.prepare(w)
+        return {"total": total, "weight": total.new_zeros(())} | {f"inner.{name}": part for name, part in inner.items()}
+
+    def step(self, state, w, update):
+        """Return the new ``w`` (shape ``[d]``, a new tensor) and the new state."""
+        inner = {name.removeprefix("inner."): part for name, part in state.items() if name.startswith("inner.")}
+        w, inner = self.inner.step(inner, w, update)
+        new = {"total": state["total"] * self.decay + w, "weight": state["weight"] * self.decay + 1}
+        return w, new | {f"inner.{name}": part for name, part in inner.items()}
+
+    def deliver(self, state, w):
+        """Return the mean model, shape ``[d]``; before the first round w itself."""
+        return (state["total"] / state["weight"]).float() if state["weight"] else w
 
 
 def _positive(name, value):

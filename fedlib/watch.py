@@ -53,6 +53,10 @@ class _Onlooker:
     aggregate: object
     seen: list = field(default_factory=list)
 
+    @property
+    def remembers(self):
+        return getattr(self.aggregate, "remembers", False)
+
     def combine(self, ctx, deltas):
         update, weights = self.aggregate.combine(ctx, deltas)
         self.seen[:] = deltas, update

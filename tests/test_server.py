@@ -5,9 +5,11 @@ import pytest
 import torch
 from two_clients import laboratory, local
 
+from fedlib.evaluate import evaluate
 from fedlib.experiment import run
 from fedlib.federation import Federation
-from fedlib.server import ServerAdam, ServerMomentum, ServerSGD, ServerYogi
+from fedlib.selection import Uniform
+from fedlib.server import Averaged, ServerAdam, ServerMomentum, ServerSGD, ServerYogi
 
 W = torch.tensor([1.0, -2.0])
 
@@ -66,7 +68,46 @@ def test_the_fixed_point_of_fedavg_stays_that_of_momentum():
     assert history.w.item() == pytest.approx(0.6925023465, abs=1e-5)
 
 
-@pytest.mark.parametrize("step", [ServerMomentum(0.5, 0.9), ServerAdam(), ServerYogi()], ids=repr)
+def models_of(history_of, rounds):
+    """The model after each of ``rounds`` rounds, each from a run of its own."""
+    return [history_of(t).w.item() for t in range(1, rounds + 1)]
+
+
+@pytest.mark.parametrize("decay", [0.5, 0.9, 1.0])
+def test_the_delivered_model_is_the_mean_of_the_models_of_all_rounds(decay):
+    def play(step, rounds):
+        return run(laboratory((3, 1)), Federation(local(), step=step, select=Uniform(1)), rounds)
+
+    inner = ServerMomentum(0.5, 0.6)
+    plain = models_of(lambda rounds: play(inner, rounds), 6)
+    averaged = models_of(lambda rounds: play(Averaged(inner, decay), rounds), 6)
+    weights = decay ** np.arange(6)[::-1]
+    for t in range(6):
+        w = weights[5 - t :]
+        assert averaged[t] == pytest.approx(np.dot(w, plain[: t + 1]) / w.sum(), abs=1e-6)
+    # Clients go on from the last model, so their losses are those of the run without averaging.
+    with_mean, without = play(Averaged(inner, decay), 6), play(inner, 6)
+    assert [line["train_loss"] for line in with_mean.rounds] == [line["train_loss"] for line in without.rounds]
+
+
+def test_what_is_measured_is_the_delivered_model():
+    history = run(laboratory(), Federation(local(), step=Averaged(decay=1.0)), 3)
+    task, w = laboratory(), history.w
+    assert history.rounds[-1]["loss"] == pytest.approx(evaluate(task, task.new_model(0), w)["loss"])
+    assert run(laboratory(), Federation(local(), step=Averaged()), 0).w.tolist() == [3.0]
+
+
+def test_the_mean_of_models_runs_in_float64():
+    step, w = Averaged(decay=1.0), torch.tensor([2.0**24 + 2])
+    state = step.prepare(w)
+    state["total"] += 2.0**50 + 2.0**24
+    _, new = step.step(state, w, torch.tensor([0.0]))
+    assert new["total"].item() == 2.0**50 + 2.0**25 + 2
+
+
+@pytest.mark.parametrize(
+    "step", [ServerMomentum(0.5, 0.9), ServerAdam(), ServerYogi(), Averaged(ServerMomentum(0.5, 0.9), 0.8)], ids=repr
+)
 def test_a_continued_run_ends_with_the_same_bits(step, tmp_path):
     method = Federation(local(), step=step)
     whole = run(laboratory(), method, 5)
@@ -83,6 +124,9 @@ def test_a_continued_run_ends_with_the_same_bits(step, tmp_path):
         (lambda: ServerAdam(beta1=-0.1), "beta1 must lie in"),
         (lambda: ServerYogi(beta2=1.0), "beta2 must lie in"),
         (lambda: ServerYogi(epsilon=0.0), "epsilon must be positive"),
+        (lambda: Averaged(decay=0.0), r"decay must lie in \(0, 1\], got 0.0"),
+        (lambda: Averaged(decay=1.1), r"decay must lie in \(0, 1\], got 1.1"),
+        (lambda: Averaged(decay=float("nan")), "decay must lie in"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(make, message):
