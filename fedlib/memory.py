@@ -14,7 +14,8 @@ class MIFA:
     """The mean over *all* clients, Σ p_k y_k, in which the absent count with their last delta (Gu et al. 2021, algorithm 1).
 
     y_k is Δ_k if client k takes part, and otherwise what k sent last.  The paper lets everybody take part in the first
-    round; here the weights are renormalized over those who were ever heard, so that the first round is FedAvg's.
+    round; here the weights are renormalized over those who were ever heard, so that the first round is FedAvg's.  The paper
+    remembers Δ_k / η and multiplies it with the present η, which is the same while the learning rate stays.
     """
 
     remembers = True
