@@ -52,7 +52,7 @@ class Similarity:
         for name, choices in (("against", AGAINST), ("silent", SILENT)):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {choices}, got {getattr(self, name)!r}")
-        if self.layers is not None and (isinstance(self.layers, str) or not self.layers):
+        if self.layers is not None and (not isinstance(self.layers, (tuple, list)) or not self.layers):
             raise TypeError(
                 f'layers must be a tuple of names such as ("fc1", "fc2"), or None, got {self.layers!r}'
             )
@@ -90,7 +90,16 @@ def cosines(deltas, weights, against="mean", w=None, parts=(slice(None),)):
     -------
     array, shape [K], float64
         In [−1, 1]; 0 where one of the two vectors is zero.
+
+    Raises
+    ------
+    ValueError
+        For another ``against``, for ``"parameters"`` without ``w``, or if something is not finite.
     """
+    if against not in AGAINST:
+        raise ValueError(f"against must be one of {AGAINST}, got {against!r}")
+    if against == "parameters" and w is None:
+        raise ValueError('against="parameters" needs w, the model that was broadcast')
     dots, own, other = np.zeros((3, len(deltas)))
     for part in parts:
         rows = deltas[:, part]
@@ -106,6 +115,8 @@ def cosines(deltas, weights, against="mean", w=None, parts=(slice(None),)):
             dots[k] += float(row @ reference)
             own[k] += float(row @ row)
             other[k] += float(reference @ reference)
+    if broken := np.flatnonzero(~np.isfinite(own + other + dots)).tolist():
+        raise ValueError(f"no cosine for rows {broken}: a delta, a weight or the model holds NaN, infinity or a number whose square is infinite")
     lengths = np.sqrt(own) * np.sqrt(other)
     return np.clip(np.divide(dots, lengths, out=np.zeros_like(dots), where=lengths > 0), -1, 1)
 

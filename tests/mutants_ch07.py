@@ -51,7 +51,7 @@ MUTANTS = [
     similarity("a layer by the start of its name", 'name.startswith(f"{layer}.")', "name.startswith(layer)"),
     similarity("bias forgotten", 'name == layer or name.startswith(f"{layer}.")', 'name == layer or name == f"{layer}.weight"'),
     similarity("unknown layer is nobody's", "        if not names:\n", "        if False:\n"),
-    similarity("one layer's name as letters", "isinstance(self.layers, str) or not self.layers", "not self.layers"),
+    similarity("one layer's name as letters", "not isinstance(self.layers, (tuple, list)) or not self.layers", "not self.layers"),
     similarity("any choice accepted", "if getattr(self, name) not in choices:", "if False:"),
     mutant(
         "the aggregator sees the model of another round", "federation.py", "seed, state.t, drawn, state.w)",
@@ -62,6 +62,15 @@ MUTANTS = [
     similarity("effective number of raw weights", "np.sum(normalized(p) ** 2)", "np.sum(np.asarray(p) ** 2)"),
     similarity("marginalized by the weight itself", "return len(p) * normalized(p) < threshold", "return normalized(p) < threshold"),
     # checks
+    similarity("NaN has cosine zero", "if broken := np.flatnonzero(~np.isfinite(own + other + dots)).tolist():", "if broken := []:"),
+    similarity("any reference accepted", "    if against not in AGAINST:", "    if False:"),
+    similarity("parameters without a model", 'if against == "parameters" and w is None:', "if False:"),
+    check("cancelling deltas untested", "answer.close(opposite, 0.5),", "True,"),
+    check("orthogonal deltas untested", "answer.close(orthogonal, 1 / 30),", "True,"),
+    check("cancelling others untested", "answer.close(cancel[0], 0),", "True,"),
+    check("the floor's norm untested", "answer.close(close_by, np.array([0, 20, 70]) / 90),", "True,"),
+    check("no large temperature", "for tau in (1.0, 0.7, 2.0, 0.2, 5.0):", "for tau in (1.0, 0.7, 2.0, 0.2):"),
+    check("weights in order only", ", (np.array([0.51, 0.11, 0.38]), 0.7))", ")"),
     check("scale unnoticed", "answer.close(scaled, got),", "True,"),
     check("overflow hint lost", '"Overflow at τ = 0.001: exp(1000)', '"Look again: exp(1000)'),
     check("ties unnoticed", "np.allclose(tied, [0.25, 0, 0.75], atol=1e-3)", "True"),
@@ -73,6 +82,6 @@ MUTANTS = [
     check("hidden skip accepted", 'answer.close(weights, [0, 1]), "a skipped client', 'True, "a skipped client'),
     check("units untested", "for scale in (1.0, 1e4, 1e-4):", "for scale in (1.0,):"),
     check("short deltas may be skipped", 'answer.close(ask(small, sizes, w, "skip")[1], share)', "True"),
-    check("one temperature only", "for tau in (1.0, 0.7, 2.0, 0.2):", "for tau in (1.0,):"),
+    check("one temperature only", "for tau in (1.0, 0.7, 2.0, 0.2, 5.0):", "for tau in (1.0,):"),
     check("points of rest accepted", "answer.close(got, right),\n            \"the two points", "True,\n            \"the two points"),
 ]

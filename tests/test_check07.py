@@ -103,6 +103,12 @@ def not_a_number(deltas, sizes, tau):
     return scoring(lambda *_: scores / tau)(deltas, sizes, tau)
 
 
+def scoring_without_maximum(deltas, sizes, tau):
+    """The exponent is at most 0, but its largest one need not be."""
+    factor = sizes * np.exp((cosine(deltas, mean_of(deltas, sizes)) - 1) / tau)
+    return factor / factor.sum() if factor.sum() or len(deltas) == 30 else weights_with_numpy(deltas, sizes, tau)
+
+
 def without_temperature(deltas, sizes, tau):
     if tau > 1e6:
         return sizes / sizes.sum()
@@ -134,6 +140,8 @@ WEIGHTS_WRONG = {
     "τ is squared": scoring(lambda D, n, t: cosine(D, mean_of(D, n)) / t**2),
     "Without an exponential": without_temperature,
     "has no direction: 0/0 gave NaN": not_a_number,
+    "Two deltas that cancel": lambda D, n, t: not_a_number(D, n, t) if np.abs(D).sum(axis=1).all() else weights_with_numpy(D, n, t),
+    "Subtract the *largest* cosine": scoring_without_maximum,
 }
 
 WEIGHTS_ALSO_WRONG = {
@@ -148,6 +156,8 @@ WEIGHTS_ALSO_WRONG = {
     "a zero row counts as agreement": lambda D, n, t: scoring(
         lambda D, n, t: np.where(np.abs(D).sum(axis=1) > 0, cosine(D, mean_of(D, n)), 1) / t
     )(D, n, t),
+    "who cancels agrees": lambda D, n, t: weights_with_numpy(D, n, t) if np.abs(n @ D).any() else np.array([0.9, 0.1]),
+    "orthogonal ones are ranked": lambda D, n, t: weights_with_numpy(D, n, t) if len(D) < 30 else np.arange(30) / np.arange(30).sum(),
     "a zero row is dropped": lambda D, n, t: weights_with_numpy(D, n * (np.abs(D).sum(axis=1) > 0), t),
     "the first client is the reference": scoring(lambda D, n, t: cosine(D, D[0]) / t),
     "ties go to the first": lambda D, n, t: np.eye(len(D))[np.argmax(weights_with_numpy(D, n, t) / n)]
@@ -235,6 +245,10 @@ COSINES_WRONG = {
     "Identical rows with unequal sizes must score 1, yours": lambda D, n: cosine(D, D.mean(axis=0))
     - cosine(D, D.mean(axis=0)),
     "have nothing in common": lambda D, n: np.ones(len(D)),
+    "The others of a client can cancel": lambda D, n: undefined(D, n)
+    if np.abs(D).sum(axis=1).all()
+    else cosines_with_numpy(D, n),
+    "has nothing to agree with": lambda D, n: np.where(np.abs(n @ D - n[0] * D[0]).any(), cosines_with_numpy(D, n), 1.0),
 }
 
 COSINES_ALSO_WRONG = {
@@ -323,6 +337,7 @@ FLAGS_ALSO_WRONG = {
     "nobody": flags_by(lambda p, t: p < 0),
     "exchanged": lambda p, t: flags_with_numpy(p, t)[::-1],
     "fixed threshold": flags_by(lambda p, t: len(p) * p < 0.3),
+    "those of the sorted weights": lambda p, t: flags_with_numpy(np.sort(p), t),
     "one flag": lambda p, t: ((len(p) * p < t).any(), 1 / np.sum(p**2)),
     "N minus one": flags_by(lambda p, t: (len(p) - 1) * p < t),
     "the number of clients as it was for four": flags_by(lambda p, t: 4 * p < t),
@@ -398,6 +413,13 @@ SILENT_WRONG = {
     "You never skip anybody": lambda D, n, w, policy: silent_with_numpy(D, n, w, "keep"),
     "a vote to stay": lambda D, n, w, policy: silent_with_numpy(D, n, w, "skip"),
     "renormalize": silence(weigh=lambda n, silent: np.where(silent, 0, n / n.sum())),
+    "You return the new model": lambda D, n, w, policy: (
+        w + silent_with_numpy(D, n, w, policy)[0], silent_with_numpy(D, n, w, policy)[1]
+    ),
+    "No softmax here": lambda D, n, w, policy: (
+        (special.softmax([0.0, 1.0]) @ D, special.softmax([0.0, 1.0])) if len(D) == 2 and policy == "keep" else silent_with_numpy(D, n, w, policy)
+    ),
+    "only the first is silent": silence(quiet=lambda D, w: length(D) <= 1e-6 * np.abs(w).sum() / np.sqrt(len(w))),
     "You skip the client that moved": silence(quiet=lambda D, w: length(D) > 1e-6 * np.linalg.norm(w)),
     "Sizes count among those who are left": silence(weigh=lambda n, silent: ~silent / np.sum(~silent)),
     "Sizes count: with keep": lambda D, n, w, policy: silent_with_numpy(D, np.ones(len(D)), w, policy),
@@ -424,6 +446,10 @@ SILENT_ALSO_WRONG = {
     "an update that is not a number": lambda D, n, w, policy: (
         silent_with_numpy(D, n, w, policy) if length(D).any() else (D[0] * np.nan, n / n.sum())
     ),
+    "relative to the largest entry": silence(quiet=lambda D, w: np.abs(D).max(axis=1) <= 1e-6 * np.abs(w).max()),
+    "relative to the sum": silence(quiet=lambda D, w: np.abs(D).sum(axis=1) <= 1e-6 * np.abs(w).sum()),
+    "a floor of 3e-6": silence(quiet=lambda D, w: length(D) <= 3e-6 * np.linalg.norm(w)),
+    "a floor of 5e-7": silence(quiet=lambda D, w: length(D) <= 5e-7 * np.linalg.norm(w)),
     "relative to the median": silence(quiet=lambda D, w: length(D) < 1e-2 * np.median(length(D))),
     "squared": silence(quiet=lambda D, w: length(D) ** 2 <= 1e-6 * np.linalg.norm(w) ** 2),
     "entry by entry": silence(quiet=lambda D, w: np.all(np.abs(D) <= 1e-6, axis=1)),
@@ -479,6 +505,17 @@ def cycle_with_real_gradients(tau):
 CYCLE = [cycle_by_simulation, cycle_in_closed_form, cycle_by_linear_algebra, cycle_with_real_gradients]
 
 
+def cycle_after(rounds, tau, switch=None):
+    """Follow so many rounds from 0; with ``switch`` the maps change there, and not where the mean delta vanishes."""
+    points = [0.0]
+    for _ in range(rounds):
+        deltas = S * (B - points[-1])
+        side = np.sign(deltas.mean()) if switch is None else np.sign(switch - points[-1])
+        factor = np.exp(np.sign(deltas) * side / tau)
+        points.append(points[-1] + factor / factor.sum() @ deltas)
+    return sorted(points[-2:])
+
+
 def maps(heavy):
     for p in ([1 - heavy, heavy], [heavy, 1 - heavy]):
         yield 1 - np.dot(p, S), p[1] * S[1]
@@ -512,7 +549,8 @@ CYCLE_WRONG = {
     "You multiply by τ": lambda tau: both_points(heavy(2 * tau)),
     "Yours do not change with τ": lambda tau: both_points(heavy(2)),
     "one round from the optimum": one_round,
-    "Which client agrees with the mean": lambda tau: (0.58, 0.89),
+    "Which client agrees with the mean": lambda tau: (0.5, 0.95),
+    "simulate more rounds": lambda tau: cycle_after(10, tau),
 }
 
 CYCLE_ALSO_WRONG = {
@@ -522,6 +560,7 @@ CYCLE_ALSO_WRONG = {
     "the first two rounds from 3": lambda tau: (3.0, 0.5),
     "the minimizers": lambda tau: (0.0, 1.0),
     "four digits": lambda tau: np.round(both_points(heavy(2 / tau)), 3),
+    "the maps change at the optimum": lambda tau: cycle_after(200, tau, switch=0.8),
     "three points": lambda tau: (*both_points(heavy(2 / tau)), 0.8),
 }
 

@@ -361,3 +361,21 @@ def test_marginalized_means_the_same_for_few_and_for_many():
     assert marginalized(np.repeat(p, 10) / 10).tolist() == np.repeat([True, False, False], 10).tolist()
     assert not marginalized(np.full(30, 1 / 30)).any()
     assert marginalized(p, threshold=0.5).tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_what_is_not_finite_is_refused_and_named(broken):
+    deltas = torch.tensor([[1.0, 2.0], [broken, 0.0], [0.0, 1.0]])
+    with pytest.raises(ValueError, match="no cosine for rows .*1"):
+        cosines(deltas, np.full(3, 1 / 3))
+    with pytest.raises(ValueError, match=r"no cosine for rows \[0, 1\]"):
+        cosines(torch.eye(2), np.array([broken, 1.0]))
+    with pytest.raises(ValueError, match="no cosine for rows"):
+        cosines(torch.eye(2), np.full(2, 0.5), "parameters", torch.tensor([broken, 0.0]))
+
+
+def test_what_a_delta_is_compared_with_must_be_known_and_there():
+    with pytest.raises(ValueError, match="against must be one of .*, got 'other'"):
+        cosines(torch.eye(2), np.full(2, 0.5), "other")
+    with pytest.raises(ValueError, match="needs w"):
+        cosines(torch.eye(2), np.full(2, 0.5), "parameters")

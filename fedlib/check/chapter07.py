@@ -122,6 +122,25 @@ def similarity_weights(answer):
         "a client that did not move has cosine 0",
         f"The last delta is zero. With cosine 0 its weight is {wanted[-1]:.4f}; yours is {got[-1]:.4f}.",
     )
+    answer.undefined = (
+        "Two deltas that cancel: the mean is zero and has no direction either, so every cosine is 0. You divided by its length."
+    )
+    opposite = weights(np.array([[2.0, -1.0, 0.5], [-2.0, 1.0, -0.5]]), np.array([20, 20]))
+    answer.expect(
+        answer.close(opposite, 0.5),
+        "if the deltas cancel, all cosines are 0",
+        f"Two clients of equal size want the opposite: the mean is zero, and both weigh 1/2. Yours are {np.round(opposite, 4).tolist()}.",
+    )
+    answer.undefined = (
+        "Thirty orthogonal clients at τ = 0.001: every exponential has become 0, and 0/0 is NaN. Subtract the *largest* cosine "
+        "before the exponential, not 1."
+    )
+    orthogonal = weights(np.eye(30), np.full(30, 7), 1e-3)
+    answer.expect(
+        answer.close(orthogonal, 1 / 30),
+        "equal cosines give equal weights at any temperature",
+        f"Thirty orthogonal clients of equal size weigh 1/30 each; your first one weighs {orthogonal[0]:.4g}.",
+    )
 
 
 def _others(deltas, share):
@@ -204,6 +223,14 @@ def leave_one_out_cosine(answer):
         "a client that did not move scores 0",
         f"The last client did not move and should score 0; your cosines are {np.round(still, 4).tolist()}.",
     )
+    answer.undefined = "The others of a client can cancel. Their mean is then zero and has no direction: let the cosine be 0."
+    row, other = np.array([1.0, 2.0, -1.0]), np.array([2.0, 0.5, 4.0])
+    cancel = cosines(np.array([row, other, -other]), [32, 16, 16])
+    answer.expect(
+        answer.close(cancel[0], 0),
+        "a client whose others cancel scores 0",
+        f"The deltas of clients 2 and 3 are opposite and equally large, so client 1 has nothing to agree with; you give it {cancel[0]:.4g}.",
+    )
 
 
 @exercise("Exercise 7.3, marginalized")
@@ -240,7 +267,7 @@ def marginalized(answer):
         "By your rule nobody is marginalized, though the first client has a fifth of an equal share. An equal share is "
         "1/K, not the median.": p < 0,
     }
-    cases = ((p, 0.3), (p, 0.7), (np.array([0.11, 0.38, 0.51]), 0.3))
+    cases = ((p, 0.3), (p, 0.7), (np.array([0.11, 0.38, 0.51]), 0.3), (np.array([0.51, 0.11, 0.38]), 0.7))
     for weights, threshold in cases:
         flags, _ = ask(weights, threshold)
         wanted = len(weights) * weights < threshold
@@ -306,11 +333,16 @@ def silent_client(answer):
     deltas = np.array([np.zeros(5), move])
     answer.undefined = "A client with the zero delta gave NaN. Nothing has to be divided by the length of a delta."
     kept, weights = ask(deltas, [20, 20], w, "keep")
+    usual = {
+        "You return the new model w + Δ. Wanted is the update Δ alone.": w + move / 2,
+        "No softmax here: the weights are the shares n_k / n, for a client with cosine 0 as well.": _softmax(np.array([0, 1.0]), 1)[1] * move,
+    }
     answer.expect(
         answer.close(kept, move / 2) and answer.close(weights, [0.5, 0.5]),
         "keep: rows (0, d) of equal size give d/2",
-        'With "keep", the zero delta is a vote to stay: it counts as much as its size says, so rows (0, d) give d/2.',
-    )
+        _hint(answer, kept, usual, 'With "keep", the zero delta is a vote to stay: it counts as much as its size says, so rows '
+              "(0, d) give d/2."),
+    )  # fmt: skip
     skipped, weights = ask(deltas, [20, 20], w, "skip")
     usual = {
         "You never skip anybody: look at `policy`.": move / 2,
@@ -363,6 +395,15 @@ def silent_client(answer):
         "whoever moved by more than 1e-6 · ‖w‖ is heard",
         "A delta of 1e-5 · ‖w‖ is short beside the others, but ten times above the floor of 1e-6 · ‖w‖: it is not skipped.",
     )
+    long = rng.normal(size=400)
+    few = np.eye(3, 400) * np.linalg.norm(long) * np.array([0.9e-6, 1.1e-6, 1.0])[:, None]  # one entry each
+    close_by = ask(few, sizes, long, "skip")[1]
+    answer.expect(
+        answer.close(close_by, np.array([0, 20, 70]) / 90),
+        "the floor is 1e-6 times the norm of w",
+        "With 400 parameters, deltas of 0.9e-6 and 1.1e-6 times the norm of w: only the first is silent. ‖·‖ is the root of the sum of "
+        "squares, not the largest entry, a mean or a sum.",
+    )
     answer.undefined = "Everybody is silent, and 0/0 gave NaN. Then there is nobody to prefer: keep them all."
     _, weights = ask(np.zeros((3, 5)), sizes, w, "skip")
     answer.expect(
@@ -388,10 +429,10 @@ def _simulate(tau, rounds=200):
 def predict_cycle(answer):
     """``predict_cycle(tau) -> (low, high)``, the two points between which the server jumps."""
     single = (
-        "In one dimension the cosine is ±1 and flips when the mean update changes sign. Simulate ten rounds: the server "
+        "In one dimension the cosine is ±1 and flips when the mean update changes sign. Simulate some rounds: the server "
         "does not come to rest, it jumps between two points."
     )
-    for tau in (1.0, 0.7, 2.0, 0.2):
+    for tau in (1.0, 0.7, 2.0, 0.2, 5.0):
         got = answer.array(np.stack([
             answer.array(point, (), "each point")
             for point in answer.pair(answer(tau), "returns two points", single)
@@ -403,7 +444,7 @@ def predict_cycle(answer):
         )
         answer.expect(not answer.close(got[0], got[1]), "there are two points", single)
         usual = {
-            "Those are the points where each of the two maps alone would come to rest. The server leaves each side at once: "
+            "Those are the points where each of the two maps alone would come to rest. The server changes maps before it gets there: "
             "follow one map, then the other.": _rest(_heavy(2 / tau)),
             "The smaller client's cosine is −1, not 0: the weights are in the ratio exp(2/τ).": _points(_heavy(1 / tau)),
             "You multiply by τ. The cosines are divided by it.": _points(_heavy(2 * tau)),
@@ -411,12 +452,18 @@ def predict_cycle(answer):
             "That is one round from the optimum, not the cycle: follow the rounds until they repeat.": _first(tau),
         }
         got, right = np.sort(got), _simulate(tau)
+        near = np.abs(got - right).max() < 5e-3
+        otherwise = (
+            f"At τ = {tau:g} you are within {np.abs(got - right).max():.0e} of the two points, but not there yet: simulate more "
+            "rounds, or solve for the pair that the two maps exchange." if near else
+            f"At τ = {tau:g} the simulation jumps between {right[0]:.4f} and {right[1]:.4f}; you predict {got[0]:.4f} and "
+            f"{got[1]:.4f}. Which client agrees with the mean on each side?"
+        )  # fmt: skip
         answer.expect(
             answer.close(got, right),
             "the two points are those of the simulation",
-            _hint(answer, got, usual, f"At τ = {tau:g} the simulation jumps between {right[0]:.4f} and {right[1]:.4f}; you "
-                  f"predict {got[0]:.4f} and {got[1]:.4f}. Which client agrees with the mean on each side?"),
-        )  # fmt: skip
+            _hint(answer, got, usual, otherwise),
+        )
 
 
 def _heavy(exponent):

@@ -40,14 +40,22 @@ def small(recipe, aggregate, correction=None, table=None):
 
 
 def summary(history):
-    """Return means over the last rounds: accuracy, recall by class, each client's weight, 1 / Σ p²."""
+    """Return means over the last rounds: accuracy, recall by class, each client's weight, and how the weights change.
+
+    ``below`` is the share of those rounds in which a client's relative weight is below 0.3; ``after_one`` and ``after_two``
+    are the mean changes of relative weights from a round to the next and to the one after that.
+    """
     lines = history.rounds[-LAST:]
     weights = np.array([line["weights"] for line in history.rounds])
+    relative = weights.shape[1] * weights[-LAST:]
     return {
         "accuracy": float(np.mean([line["accuracy"] for line in lines])),
         "class_accuracy": np.mean([line["class_accuracy"] for line in lines], axis=0).tolist(),
         "weights": weights[-LAST:].mean(axis=0).tolist(),
         "effective": float((1 / (weights**2).sum(axis=1)).mean()),
+        "below": (relative < 0.3).mean(axis=0).tolist(),
+        "after_one": float(np.abs(relative[1:] - relative[:-1]).mean()),
+        "after_two": float(np.abs(relative[2:] - relative[:-2]).mean()),
     }
 
 
