@@ -169,7 +169,7 @@ def play_round(task, method, workers, seed, state):
         ctx,
         clients=np.array([report.client for report in used], dtype=np.int64),
         steps=np.array([report.result.steps for report in used], dtype=np.int64),
-        last=partial(read_row, state.rows.get("aggregate"), like=state.w),
+        last=partial(read_row, state.rows.get("aggregate"), like=state.w),  # for an aggregator that remembers
     )
     payloads = [comm.unpack(report.payload, state.w.device) for report in used]
     line = _describe(state, reports, used, payloads)
