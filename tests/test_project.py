@@ -39,7 +39,7 @@ LAYERS = [
     "comm",
     "data partition models hospitals heterogeneity warmstart",
     "context task",
-    "logreg drift control ema prox aggregate compress leakage accounting audit secure byzantine personal",
+    "logreg drift control ema prox aggregate memory compress leakage accounting audit secure byzantine personal",
     "selection server upload evaluate similarity",
     "local privacy",
     "executor batched",
