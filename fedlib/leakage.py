@@ -65,6 +65,7 @@ def invert_linear(grad_W, grad_b):
     """
     if grad_W.ndim != 2 or grad_W.shape[:1] != grad_b.shape:
         raise ValueError(f"expected shapes [h, f] and [h], got {tuple(grad_W.shape)} and {tuple(grad_b.shape)}")
+    _require_finite(grad_W=grad_W, grad_b=grad_b)
     unit = grad_b.abs().argmax()  # the largest divides with the smallest rounding error
     if grad_b[unit] == 0:
         raise ValueError("every bias gradient is 0: no unit of this layer reacted to the sample")
@@ -76,6 +77,9 @@ def infer_label(grad_b):
 
     Of the cross-entropy; Zhao et al. 2020, equation 3.
     """
+    if grad_b.ndim != 1:
+        raise ValueError(f"expected one entry a class, shape [C], got shape {tuple(grad_b.shape)}")
+    _require_finite(grad_b=grad_b)
     return int(grad_b.argmin())
 
 
@@ -90,7 +94,15 @@ def infer_counts(grad_b, mean_p, batch_size):
         Mean of the model's probabilities over the batch, or a guess at it; exact if that is exact.
     batch_size : int
     """
+    if grad_b.ndim != 1 or grad_b.shape != mean_p.shape:
+        raise ValueError(f"expected two vectors [C], got shapes {tuple(grad_b.shape)} and {tuple(mean_p.shape)}")
     return batch_size * (mean_p - grad_b)
+
+
+def _require_finite(**tensors):
+    for name, tensor in tensors.items():
+        if not torch.isfinite(tensor).all():
+            raise ValueError(f"{name} holds NaN or infinity: that is no gradient")
 
 
 def pixels(dataset, indices):
@@ -162,8 +174,8 @@ class Attack:
     def __post_init__(self):
         if not (math.isfinite(self.smoothness) and self.smoothness >= 0):
             raise ValueError(f"smoothness must be at least 0 and finite, got {self.smoothness}")
-        if self.iterations < 1:
-            raise ValueError(f"iterations must be at least 1, got {self.iterations}")
+        if not (isinstance(self.iterations, int) and self.iterations >= 1):
+            raise ValueError(f"iterations must be an integer of at least 1, got {self.iterations!r}")
         if self.keep_every is not None and (self.keep_every < 1 or self.iterations % self.keep_every):
             raise ValueError(f"keep_every must divide the {self.iterations} iterations, got {self.keep_every}")
 
@@ -193,6 +205,12 @@ def reconstruct(message, simulate, shape, attack, seed=0):
     if not 0 < size < math.inf:
         raise ValueError(f"the message has squared length {float(size)}: there is nothing to match")
     x = torch.from_numpy(0.4 + 0.2 * stream(seed, "attack").random(shape)).requires_grad_()
+    first = simulate(x)
+    if first.shape != message.shape or not torch.isfinite(first).all() or not first.requires_grad:
+        raise ValueError(
+            f"simulate(x) must be a finite vector of shape {tuple(message.shape)} that depends on x, got shape {tuple(first.shape)}"
+            + ("" if torch.isfinite(first).all() else " with NaN or infinity") + ("" if first.requires_grad else " without a gradient")
+        )  # fmt: skip
     stretch = attack.keep_every or attack.iterations
     optimizer = torch.optim.LBFGS([x], max_iter=stretch, max_eval=10 * stretch, history_size=50, tolerance_grad=1e-9,
                                   tolerance_change=1e-12, line_search_fn="strong_wolfe")  # fmt: skip
@@ -221,13 +239,20 @@ def psnr(x, x_hat):
     Both have shape [B, channels, height, width] and pixels between 0 and 1, whatever a network was trained on: the
     peak is 1.  Equal pictures give infinity.
     """
+    _require_pictures(x, x_hat)
     return -10 * torch.log10((x - x_hat).square().flatten(1).mean(1))
 
 
 def match(x, x_hat):
     """Return ``x_hat`` in the order that goes best with ``x``: the pictures of a batch have none of their own."""
+    _require_pictures(x, x_hat)
     squares = (x[:, None] - x_hat[None]).square().flatten(2).mean(2)
     return x_hat[torch.from_numpy(linear_sum_assignment(squares.numpy())[1])]
+
+
+def _require_pictures(x, x_hat):
+    if x.ndim != 4 or x_hat.shape[1:] != x.shape[1:] or len(x_hat) not in (1, len(x)):
+        raise ValueError(f"expected pictures of one shape [B, channels, height, width], got {tuple(x.shape)} and {tuple(x_hat.shape)}")
 
 
 def mean_picture(x):

@@ -113,6 +113,13 @@ MUTANTS = [
         "return dataset.train_x[indices].double() * std",
     ),
     # checks
+    leak("NaN is a label", "    _require_finite(grad_b=grad_b)\n    return int", "    return int"),
+    leak("any simulation matched", "if first.shape != message.shape or", "if False and"),
+    leak("pictures of any shape", "if x.ndim != 4 or x_hat.shape[1:] != x.shape[1:]", "if False and x_hat.shape[1:] != x.shape[1:]"),
+    checked("negative gradients unasked", "grad_b = np.array([-0.5, 0.0, -0.3])", "grad_b = np.array([0.5, 0.0, 0.3])"),
+    checked("small gradients unasked", "small = 1e-6 * grad_b", "small = 1.0 * grad_b"),
+    checked("exact probabilities only", "(not trained) * 1e-3", "(not trained) * 0.0"),
+    checked("signs of the biases left to chance", "        if sign:  #", "        if False:  #"),
     checked("silent units unasked", "for zeros in ((0, 1, 2), (3, 4, 5), (0, 2, 4)):", "for zeros in ((5,),):"),
     checked(
         "cancelling gradients unasked",

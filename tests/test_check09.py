@@ -61,6 +61,19 @@ def careless(grad_W, grad_b):
     return grad_W[unit] / grad_b[unit]
 
 
+def invert_the_largest(grad_W, grad_b):
+    unit = np.argmax(grad_b)
+    if grad_b[unit] == 0:
+        raise ValueError("no unit reacted")
+    return grad_W[unit] / grad_b[unit]
+
+
+def deaf(grad_W, grad_b):
+    if np.abs(grad_b).max() <= 0.01:
+        raise ValueError("no unit reacted")
+    return invert(grad_W, grad_b)
+
+
 def by_accident(grad_W, grad_b):
     kept = [(b, row) for b, row in zip(grad_b, grad_W, strict=True) if abs(b) > 1e-9]
     return kept[0][1] / kept[0][0]
@@ -80,10 +93,12 @@ INVERT_WRONG = {
     "your sum has lost x": refusing(lambda W, b: W.sum(axis=0) / (b.sum() or 1.0)),
     "Which unit divides best?": refusing(lambda W, b: W[np.flatnonzero(b)[0]] / b[np.flatnonzero(b)[0]]),
     "there is nothing to divide by": careless,
-    "by accident": by_accident,
+    "came out as IndexError": by_accident,
 }
 
 INVERT_ALSO_WRONG = {
+    "the largest entry, not in magnitude": invert_the_largest,
+    "small gradients are refused": deaf,
     "the first unit": refusing(lambda W, b: W[0] / b[0]),
     "the third unit, if there is one": refusing(lambda W, b: W[min(2, len(b) - 1)] / b[min(2, len(b) - 1)]),
     "columns": refusing(lambda W, b: W.T[0]),
@@ -143,6 +158,8 @@ COUNTS_WRONG = {
     "is not yet a count": lambda g, p, B: -B * g,
     "still in it": lambda g, p, B: B * g,
     "your counts sum to": lambda g, p, B: (B + 2) * (p - g),
+    "You round up": lambda g, p, B: np.ceil(counts(g, p, B)),
+    "You round down": lambda g, p, B: np.floor(counts(g, p, B)),
     "The gradient is p̄ minus": lambda g, p, B: counts(g, p, B)[::-1],
 }
 
@@ -183,7 +200,15 @@ def score_with_bytes(x, x_hat, mean, std):
     return math.inf if error == 0 else 10 * math.log10(255**2 / error)
 
 
-PSNR = [score, score_after_undoing, score_with_torch, score_with_bytes]
+def score_in_an_array(x, x_hat, mean, std):
+    return np.array([score(x, x_hat, mean, std)])
+
+
+def score_to_two_digits(x, x_hat, mean, std):
+    return round(float(score(x, x_hat, mean, std)), 2)
+
+
+PSNR = [score, score_after_undoing, score_with_torch, score_with_bytes, score_in_an_array, score_to_two_digits]
 
 
 def scored(peak=1.0, undo=True, log=np.log10, factor=-10, reduce=np.mean, power=2):
@@ -205,9 +230,11 @@ PSNR_WRONG = {
     "That is the mean squared error": lambda x, z, m, s: np.mean(((x - z) * wide(s, x)) ** 2),
     "this is the natural one": scored(log=np.log),
     "You multiply by 20": scored(factor=-20),
+    "That is the logarithm of the error's root": scored(factor=-5),
+    "You divide by the error": lambda x, z, m, s: 10 * math.log10(1 / float(np.mean(((x - z) * wide(s, x)) ** 2))),
     "Decibels are ten times the logarithm.": scored(factor=-1),
     "Sum over pixels": scored(reduce=np.sum),
-    "or the other way round": lambda x, z, m, s: score(x / wide(s, x) ** 2, z / wide(s, x) ** 2, m, s),
+    "You divide by std once more": lambda x, z, m, s: score(x / wide(s, x) ** 2, z / wide(s, x) ** 2, m, s),
     "the mean squared error is": scored(power=1),
     "Of a picture and itself": lambda x, z, m, s: min(score(x, z, m, s), 100.0),
 }
@@ -232,6 +259,11 @@ def parts(vector, shape):
 
 def leak(c_k, c, shape):
     return invert(*parts(c_k, shape))
+
+
+def leak_unit(c_k, shape, choose):
+    W, b = parts(c_k, shape)
+    return W[choose(b)] / b[choose(b)]
 
 
 def leak_by_least_squares(c_k, c, shape):
@@ -268,6 +300,9 @@ LEAK_WRONG = {
 }
 
 LEAK_ALSO_WRONG = {
+    "the least entry": lambda c_k, c, shape: leak_unit(c_k, shape, np.argmin),
+    "the largest entry, not in magnitude": lambda c_k, c, shape: leak_unit(c_k, shape, np.argmax),
+    "the last unit": lambda c_k, c, shape: leak_unit(c_k, shape, lambda b: -1),
     "the control variate": lambda c_k, c, shape: c_k,
     "one zero": lambda c_k, c, shape: 0.0,
     "the first unit": lambda c_k, c, shape: parts(c_k, shape)[0][0] / parts(c_k, shape)[1][0],

@@ -299,3 +299,34 @@ def test_the_mean_picture_is_the_best_guess_without_a_message():
     assert guess.shape == (1, 1, 3, 3)
     for other in (torch.zeros_like(guess), x[:1], guess + 0.1, x.median(0, keepdim=True).values):
         assert (x - guess).square().mean() < (x - other).square().mean()
+
+
+def test_gradients_that_are_none_are_refused():
+    nan = torch.tensor([0.1, float("nan")])
+    for call in (lambda: leakage.infer_label(nan), lambda: leakage.invert_linear(torch.ones(2, 3), nan)):
+        with pytest.raises(ValueError, match="NaN or infinity"):
+            call()
+    with pytest.raises(ValueError, match=r"shape \[C\], got shape \(1, 2\)"):
+        leakage.infer_label(torch.zeros(1, 2))
+    with pytest.raises(ValueError, match=r"got shapes \(3, 1\) and \(3,\)"):
+        leakage.infer_counts(torch.zeros(3, 1), torch.zeros(3), 8)
+
+
+@pytest.mark.parametrize(
+    ("simulate", "match"),
+    [
+        (lambda x: x.flatten()[:4, None], r"of shape \(4,\) .* got shape \(4, 1\)"),
+        (lambda x: x.flatten()[:4] * float("nan"), "with NaN or infinity"),
+        (lambda x: torch.ones(4, dtype=torch.float64), "without a gradient"),
+    ],
+)
+def test_a_simulation_that_cannot_be_matched_is_refused(simulate, match):
+    with pytest.raises(ValueError, match=match):
+        leakage.reconstruct(torch.ones(4, dtype=torch.float64), simulate, (1, 1, 2, 2), Attack())
+
+
+@pytest.mark.parametrize("score", [leakage.psnr, leakage.match])
+def test_only_pictures_of_one_shape_are_compared(score):
+    for x, found in (((3, 4, 4), (3, 4, 4)), ((2, 3, 4, 4), (2, 3, 4, 5)), ((3, 3, 4, 4), (2, 3, 4, 4))):
+        with pytest.raises(ValueError, match="expected pictures of one shape"):
+            score(torch.zeros(x), torch.zeros(found))
