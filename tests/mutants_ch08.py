@@ -123,6 +123,13 @@ MUTANTS = [
         own_randomness_accepted=(
             "            np.array_equal(got, quantize(x, bits)) or answer.close(got, quantize(x, bits)),\n", "            True,\n"
         ),
+        one_seed_for_ever_accepted=("answer.expect(_differ(quantize(x, bits, 1), got, eps * step),", "answer.expect(True,"),
+        small_ranges_unchecked=("    low, high = 3e-8, 1e-7\n", "    low, high = 3.0, 10.0\n"),
+        moved_ends_accepted=("answer.expect(wrong_end <= eps,", "answer.expect(True,"),
+        signs_look_like_places=("np.array([2.0, -5.0, 1.0, 3.0])", "np.array([1.0, -5.0])"),
+        emptied_buckets_look_like_zero=("([_sparse(4), _halved], [_sparse(4), _coarse(3)],", "([_sparse(4), _coarse(3)],"),
+        nearest_bytes_accepted=("(991, 5, 4, 19, 21), (991, 3, 1, 17, 21),", ""),
+        exact_shares_look_rounded=("((997, 10, True),", "((1_000, 10, True),"),
         ties_unchecked=("answer.expect(nonzero == kept,", "answer.expect(True,"),
         zero_k_hint_lost=("            if k == 0:\n", "            if False:\n"),
         conservation_unchecked=("answer.expect(gap <= limit,", "answer.expect(True,"),
