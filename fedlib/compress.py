@@ -4,6 +4,7 @@ A *stage* makes a vector smaller: ``TopK`` shortens it, ``Quantize`` coarsens it
 it from the first to the last, the server backward from the last to the first; ``upload`` sends messages through it.
 """
 
+import operator
 from dataclasses import dataclass
 
 import torch
@@ -64,12 +65,15 @@ class Quantize:
     chunk: int | None = None
 
     def __post_init__(self):
+        object.__setattr__(self, "bits", _integer("bits", self.bits))
         if self.bits not in BITS:
             raise ValueError(f"bits must be one of {BITS}, got {self.bits!r}")
         if self.rounding not in ROUNDINGS:
             raise ValueError(f"rounding must be one of {ROUNDINGS}, got {self.rounding!r}")
-        if self.chunk is not None and not (isinstance(self.chunk, int) and self.chunk >= 1):
-            raise ValueError(f"chunk must be an integer of at least 1, or None for one range, got {self.chunk!r}")
+        if self.chunk is not None:
+            object.__setattr__(self, "chunk", _integer("chunk", self.chunk))
+            if self.chunk < 1:
+                raise ValueError(f"chunk must be at least 1, or None for one range, got {self.chunk}")
 
     def length(self, size):
         """Return how many bytes the codes of ``size`` numbers take."""
@@ -78,9 +82,10 @@ class Quantize:
     def shrink(self, vector, rng):
         """Return the codes, packed into bytes, and the side arrays, the range of each chunk."""
         # In double precision neither a tiny nor a huge range over- or underflows.
-        rows = _padded(vector.double(), self.chunk or len(vector))
+        rows = _padded(vector.double(), self.chunk)
         low, high = rows.aminmax(dim=1, keepdim=True)
-        _require(torch.isfinite(high - low).all(), "finite numbers", vector)
+        _require(torch.isfinite(rows).all(), "finite numbers", vector)
+        _require(torch.isfinite(high - low).all(), "numbers whose range, greatest minus least, is finite", vector)
         levels = 2**self.bits - 1
         scaled = ((rows - low) / (high - low) * levels).nan_to_num_(0.0).flatten()[: len(vector)]  # 0/0: constant
         if self.rounding == "stochastic":
@@ -94,14 +99,17 @@ class Quantize:
         _require(values.shape == (self.length(size),) and values.dtype == torch.uint8, f"codes of {size} numbers", values)
         _require(ranges.shape == (-(-size // chunk), 2) and ranges.is_floating_point(), "a range a chunk", ranges)
         low, high = ranges.double().split(1, dim=1)
-        _require(torch.isfinite(ranges).all() and (low <= high).all(), "ranges that are finite and in order", ranges)
-        rows = _padded(_unpack_bits(values, self.bits)[:size].double() / (2**self.bits - 1), chunk)
+        _require(torch.isfinite(high - low).all() and (low <= high).all(), "ranges that are finite and in order", ranges)
+        rows = _padded(_unpack_bits(values, self.bits)[:size].double() / (2**self.bits - 1), self.chunk)
         # Unlike low + share · (high − low), lerp gives back both ends exactly.
         return torch.lerp(low, high, rows).flatten()[:size].to(ranges.dtype)
 
 
 def shrink(stages, vector, rng):
     """Return the arrays that a chain makes of ``vector`` (shape ``[d]``): ``"values"`` and those that go with them."""
+    if not vector.is_floating_point():
+        raise TypeError(f"only floating-point numbers can be compressed, got {vector.dtype}: convert with vector.float()")
+    _require(vector.ndim == 1 and len(vector), "a vector of at least one entry", vector)
     arrays = {}
     for stage in stages:
         vector, side = stage.shrink(vector, rng)
@@ -129,8 +137,18 @@ def restore(stages, arrays, size):
     return vector
 
 
+def _integer(name, number):
+    try:
+        if not isinstance(number, bool):
+            return operator.index(number)
+    except TypeError:
+        pass
+    raise TypeError(f"{name} must be an integer, got {number!r}")
+
+
 def _padded(vector, chunk):
     # With its own last entry, so that a short chunk's range stays what it is.
+    chunk = min(chunk or len(vector), len(vector))
     missing = -len(vector) % chunk
     return torch.cat([vector, vector[-1:].expand(missing)]).view(-1, chunk)
 

@@ -29,7 +29,7 @@ class Dense:
 
     def decode(self, ctx, payloads):
         """Server half: turn a list of K payloads into ``{name: matrix [K, ...]}``, row k from payload k."""
-        return gather(payloads, ctx.vectors, ctx.layout.size)
+        return _gathered(ctx, payloads)
 
 
 @dataclass(frozen=True, init=False)
@@ -58,6 +58,7 @@ class Compress:
     def encode(self, ctx, message, row):
         """Client half: return the payload (named arrays) and the client's new row."""
         rng, payload = ctx.stream("quantize"), {}
+        _require_lengths(ctx, message)
         for name, vector in message.items():
             arrays = compress.shrink(self.stages, vector, rng) if name in ctx.vectors else {"": vector}
             payload |= {f"{name}.{part}" if part else name: array for part, array in arrays.items()}
@@ -65,7 +66,7 @@ class Compress:
 
     def decode(self, ctx, payloads):
         """Server half: turn a list of K payloads into ``{name: matrix [K, ...]}``, row k from payload k."""
-        return gather([self.arrived(ctx, payload) for payload in payloads], ctx.vectors, ctx.layout.size)
+        return _gathered(ctx, [self.arrived(ctx, payload) for payload in payloads])
 
     def arrived(self, ctx, payload):
         """Return the message ``{name: vector}`` that the server reads from one payload."""
@@ -98,17 +99,38 @@ class ErrorFeedback(Compress):
 
     def encode(self, ctx, message, row):
         names = _remembered(ctx)
+        _require_lengths(ctx, message)
         if row is None:
             row = torch.zeros(self.row_size(ctx), device=message["delta"].device)
+        _require_length("the client's row of residuals", row, self.row_size(ctx))
         residuals = dict(zip(names, row.split(ctx.layout.size), strict=True))
         wanted = {name: vector + residuals.get(name, 0) for name, vector in message.items()}
         if broken := [name for name, vector in wanted.items() if not is_finite(vector)]:
-            raise ValueError(f"with what earlier messages left out {', '.join(broken)} would not be finite")
+            if all(is_finite(message[name]) for name in broken):
+                raise ValueError(f"with what earlier messages left out {', '.join(broken)} would not be finite")
+            raise ValueError(f"only finite numbers can be sent, got NaN or infinity in {', '.join(broken)}")
         payload, _ = super().encode(ctx, wanted, None)
         sent = self.arrived(ctx, payload)
         # A vector that is not in this round's message keeps its residual.
         left = [wanted[name] - sent[name] if name in wanted else residuals[name] for name in names]
         return payload, torch.cat(left)
+
+
+def _gathered(ctx, messages):
+    if not messages:
+        raise ValueError("a round without payloads has nothing to decode: give at least one")
+    return gather(messages, ctx.vectors, ctx.layout.size)
+
+
+def _require_lengths(ctx, message):
+    for name, vector in message.items():
+        if name in ctx.vectors:
+            _require_length(repr(name), vector, ctx.layout.size)
+
+
+def _require_length(what, vector, length):
+    if vector.shape != (length,):
+        raise ValueError(f"{what} must have shape [{length}], got {list(vector.shape)}")
 
 
 def _remembered(ctx):

@@ -89,6 +89,13 @@ def quantizer(codes=None, levels=lambda bits: 2**bits - 1, constant=True, ends=N
     return answer
 
 
+def by_parts(x, bits, goes_up):
+    """Return numbers that go up by a rule about how far above a grid point they are, also where they are on one."""
+    low, step = x.min(), (x.max() - x.min()) / (2**bits - 1)
+    below = np.floor(np.round((x - low) / step, 9))
+    return low + step * (below + goes_up((x - low) / step - below))
+
+
 def fraction(scaled):
     return scaled - np.floor(np.round(scaled, 9))
 
@@ -100,11 +107,18 @@ QUANTIZE_WRONG = {
     "You always round down": quantizer(lambda scaled, rng: np.floor(np.round(scaled, 9))),
     "You always round up": quantizer(lambda scaled, rng: np.ceil(np.round(scaled, 9))),
     "you drew one random number": quantizer(lambda scaled, rng: np.floor(np.round(scaled, 9) + rng.random())),
-    "with the probability of rounding down": quantizer(
-        lambda scaled, rng: np.floor(np.round(scaled, 9)) + ((rng.random(len(scaled)) > fraction(scaled)) & (fraction(scaled) > 1e-8))
+    "with the probability of rounding down": lambda x, bits, rng: x if x.min() == x.max() else by_parts(
+        x, bits, lambda part: rng.random(len(x)) > part
     ),
-    "You toss a fair coin": quantizer(
-        lambda scaled, rng: np.floor(np.round(scaled, 9)) + ((rng.random(len(scaled)) > 0.5) & (fraction(scaled) > 1e-8))
+    "You toss a fair coin": lambda x, bits, rng: x if x.min() == x.max() else by_parts(
+        x, bits, lambda part: rng.random(len(x)) < 0.5
+    ),
+    "and you move them by up to 1 steps": lambda x, bits, rng: x if x.min() == x.max() else by_parts(
+        x, bits, lambda part: (rng.random(len(x)) < part) | (x == x.max())
+    ),
+    "that starts anew each time": lambda x, bits, rng: quantize_with_floor(x, bits, np.random.default_rng(42)),
+    "the range is small but not zero": lambda x, bits, rng: x.copy() if x.max() - x.min() < 1e-3 else (
+        quantize_with_floor(x, bits, rng)
     ),
     "your greatest number is out of reach": quantizer(
         lambda scaled, rng: np.minimum(np.floor(np.round(scaled, 9) + rng.random(len(scaled))), scaled.max() - 1),
@@ -122,7 +136,20 @@ QUANTIZE_WRONG = {
     "draw from the `rng` that you are given": lambda x, bits, rng: quantize_with_floor(x, bits, np.random.default_rng()),
 }  # fmt: skip
 
+def quantize_with_the_global_generator(x, bits, rng):
+    np.random.seed(0)
+    return quantize_with_floor(x, bits, np.random.mtrand._rand)
+
+
 QUANTIZE_ALSO_WRONG = {
+    "a global generator": quantize_with_the_global_generator,
+    "a little added to the step": quantizer(levels=lambda bits: 2**bits - 1, result=lambda x, codes, low, step: (
+        low + (step + 1e-12) * codes
+    )),
+    "a little added to the range": lambda x, bits, rng: x if x.min() == x.max() else x.min() + (
+        np.floor((x - x.min()) / (x.max() - x.min() + 1e-12) * (2**bits - 1) + rng.random(len(x)))
+        * (x.max() - x.min() + 1e-12) / (2**bits - 1)
+    ),
     "one seed for ever": lambda x, bits, rng: quantize_with_floor(x, bits, np.random.default_rng(0))
     if x.min() == x.max() else quantizer(lambda scaled, rng: np.round(scaled))(x, bits, rng),
     "the minimum everywhere": lambda x, bits, rng: np.full_like(x, x.min()),
@@ -186,11 +213,11 @@ def by_magnitude(x):
 
 
 TOP_K_WRONG = {
-    "Top-1 of (1, −5) is −5": lambda x, k: keep(np.argsort(-x), x, max(k, 1)),
+    "Top-1 of (2, −5, 1, 3) is −5": lambda x, k: keep(np.argsort(-x), x, max(k, 1)),
     "lost their signs": lambda x, k: np.abs(top_k_with_argsort(x, k)),
-    "You keep the smallest": lambda x, k: keep(np.argsort(np.abs(x)), x, max(k, 1)) if len(x) > 2 else top_k_with_argsort(x, k),
-    "You keep the first entries": lambda x, k: keep(np.arange(len(x)), x, max(k, 1)) if len(x) > 2 else top_k_with_argsort(x, k),
-    "You return what was dropped": lambda x, k: x - top_k_with_argsort(x, k) if len(x) > 2 else top_k_with_argsort(x, k),
+    "You keep the smallest": lambda x, k: keep(np.argsort(np.abs(x)), x, max(k, 1)),
+    "You keep the first entries": lambda x, k: keep(np.arange(len(x)), x, max(k, 1)),
+    "You return what was dropped": lambda x, k: x - top_k_with_argsort(x, k),
     "have moved to the front": lambda x, k: np.r_[x[by_magnitude(x)[: max(k, 1)]], np.zeros(len(x) - max(k, 1))],
     "One entry too many": lambda x, k: keep(by_magnitude(x), x, max(k, 1) + 1),
     "One entry is missing": lambda x, k: np.where(np.abs(x) > np.abs(x)[by_magnitude(x)[max(k, 1) - 1]], x, 0),
@@ -281,6 +308,8 @@ FEEDBACK_WRONG = {
     "You add the residual to the compressed message": feedback(lambda stages, r, u: through(stages, u) + r),
     "The residual is subtracted": feedback(lambda stages, r, u: through(stages, u - r)),
     "Only the first stage is run": feedback(lambda stages, r, u: stages[0](u + r)),
+    "Only the last stage is run": feedback(lambda stages, r, u: stages[-1](u + r)),
+    "the message comes first": lambda stages, residual, update: feedback_in_a_loop(stages, residual, update)[::-1],
     "in the wrong order": feedback(lambda stages, r, u: through(stages[::-1], u + r)),
     "You compress the residual only": feedback(lambda stages, r, u: through(stages, r)),
     "of the updates has disappeared": feedback(left=lambda stages, r, u, sent: r + u - stages[0](r + u)),
@@ -298,8 +327,7 @@ FEEDBACK_WRONG = {
 
 FEEDBACK_ALSO_WRONG = {
     "half of the residual": feedback(lambda stages, r, u: through(stages, u + r / 2)),
-    "exchanged": lambda stages, r, u: feedback_in_a_loop(stages, r, u)[::-1],
-    "only the last stage": feedback(lambda stages, r, u: stages[-1](u + r)),
+    "the bucket counts as empty": feedback(left=lambda stages, r, u, sent: np.where(sent != 0, 0, r + u)),
     "a residual that fades": feedback(left=lambda stages, r, u, sent: 0.999 * (r + u - sent)),
     "a residual with a limit": feedback(left=lambda stages, r, u, sent: np.clip(r + u - sent, -1, 1)),
 }
@@ -355,7 +383,8 @@ BYTES_WRONG = {
     "The header is missing": counted(lambda d, k, v, i, h: up(k * v / 8) + up(k * i / 8)),
     "for each of the d parameters": counted(lambda d, k, v, i, h: h + up(k * v / 8) + up(d * i / 8)),
     "You pay for d values": counted(lambda d, k, v, i, h: h + up(d * v / 8) + up(k * i / 8)),
-    "Half a byte cannot be sent": counted(lambda d, k, v, i, h: h + k * v // 8 + k * i // 8),
+    "round up, not to the nearest": counted(lambda d, k, v, i, h: h + round(k * v / 8) + round(k * i / 8)),
+    "Part of a byte cannot be sent": counted(lambda d, k, v, i, h: h + k * v // 8 + k * i // 8),
     "small codes share a byte": counted(lambda d, k, v, i, h: h + k * up(v / 8) + k * up(i / 8)),
     "Values and places are two blocks": counted(lambda d, k, v, i, h: h + up(k * (v + i) / 8)),
     "the message without compression": counted(lambda d, k, v, i, h: h + 4 * d),
@@ -371,6 +400,9 @@ BYTES_WRONG = {
 }
 
 BYTES_ALSO_WRONG = {
+    "half a byte more": counted(lambda d, k, v, i, h: h + int(k * v / 8 + 0.5) + int(k * i / 8 + 0.5)),
+    "half a byte more in integers": counted(lambda d, k, v, i, h: h + (k * v + 4) // 8 + (k * i + 4) // 8),
+    "values to the nearest byte": counted(lambda d, k, v, i, h: h + round(k * v / 8) + up(k * i / 8)),
     "the broadcast shrinks too": counted(share=lambda size, d: size / (4 * d)),
     "always 1.25 %": counted(lambda d, k, v, i, h: 0.0125 * 4 * d),
     "a header for each block": counted(lambda d, k, v, i, h: 2 * h + up(k * v / 8) + up(k * i / 8)),
@@ -424,6 +456,17 @@ def test_an_answer_that_moves_the_old_residual_hears_of_rejected_messages():
 
     result = check.error_feedback(in_place)
     assert result.status == "failed" and "rejects this message" in result.hint
+
+
+def test_an_emptied_bucket_hears_of_what_the_later_stages_lose():
+    result = check.error_feedback(FEEDBACK_ALSO_WRONG["the bucket counts as empty"])
+    assert "What later stages lose is never put back" in result.hint
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(("name", "phrase"), [(name, phrase) for name in EXERCISES for phrase in EXERCISES[name][1]])
+def test_no_hint_calls_numbers_rounded_that_are_not(name, phrase):
+    assert "look rounded" not in getattr(check, name)(EXERCISES[name][1][phrase]).hint
 
 
 def test_what_vanishes_is_what_the_hint_says():

@@ -125,8 +125,43 @@ def test_eleven_codes_take_so_many_bytes(bits, length):
 
 
 def test_numbers_without_a_range_are_refused():
-    with pytest.raises(ValueError, match="finite"):
-        Quantize(8).shrink(torch.tensor([1.0, float("nan")]), rng())
+    for broken in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="expected finite numbers"):
+            Quantize(8).shrink(torch.tensor([1.0, broken]), rng())
+    wide = torch.tensor([[-1.7e308, 1.7e308]], dtype=torch.float64)  # finite, but not their difference
+    with pytest.raises(ValueError, match="expected numbers whose range"):
+        Quantize(8).shrink(wide[0], rng())
+    with pytest.raises(ValueError, match="finite and in order"):
+        Quantize(8).restore(torch.tensor([0, 3, 255], dtype=torch.uint8), {"range": wide}, 3)
+
+
+def test_a_chunk_longer_than_the_vector_is_one_range():
+    arrays = shrink([Quantize(8, chunk=2**60)], vector(5), rng())
+    assert all(torch.equal(array, arrays[name]) for name, array in shrink([Quantize(8)], vector(5), rng()).items())
+    assert torch.equal(through([Quantize(8, chunk=2**60)], vector(5)), through([Quantize(8)], vector(5)))
+
+
+@pytest.mark.parametrize("number", [8.0, True, "8", None])
+def test_bits_are_whole_numbers(number):
+    with pytest.raises(TypeError, match="bits must be an integer, got "):
+        Quantize(number)
+
+
+def test_chunks_are_whole_numbers_of_whichever_kind():
+    assert Quantize(np.int64(4), chunk=np.int64(16)) == Quantize(4, chunk=16)
+    assert type(Quantize(4, chunk=np.int64(16)).chunk) is int
+    for number in (16.0, True, "16"):
+        with pytest.raises(TypeError, match="chunk must be an integer, got "):
+            Quantize(4, chunk=number)
+
+
+@pytest.mark.parametrize("stages", [[TopK(0.1)], [Quantize(8)], [TopK(0.1), Quantize(8)]], ids=repr)
+def test_only_vectors_of_numbers_with_a_point_are_compressed(stages):
+    with pytest.raises(TypeError, match=r"got torch.int64: convert with vector.float\(\)"):
+        shrink(stages, torch.arange(20), rng())
+    for empty in (torch.zeros(0), torch.zeros(2, 3)):
+        with pytest.raises(ValueError, match="a vector of at least one entry"):
+            shrink(stages, empty, rng())
 
 
 @pytest.mark.parametrize(
@@ -134,7 +169,7 @@ def test_numbers_without_a_range_are_refused():
     [
         (lambda: Quantize(3), "bits must be one of .*got 3"),
         (lambda: Quantize(8, "up"), "rounding must be one of"),
-        (lambda: Quantize(8, chunk=0), "chunk must be an integer"),
+        (lambda: Quantize(8, chunk=0), "chunk must be at least 1"),
         (lambda: TopK(0), "fraction must lie in .*got 0"),
         (lambda: TopK(1.5), "fraction"),
         (lambda: Compress(), "at most one TopK"),
@@ -244,7 +279,36 @@ def test_a_part_too_few_or_too_many_is_refused(change):
         upload.decode(CTX, [payload])
 
 
+@pytest.mark.parametrize("upload", [Compress(TopK(0.4)), ErrorFeedback(TopK(0.4))], ids=repr)
+def test_a_delta_of_another_length_is_not_sent(upload):
+    # Two of four entries are kept, and of five as well, so that the server could not tell.
+    ctx = replace(CTX, layout=Layout([Segment("w", 0, 5, (5,), False)]))
+    with pytest.raises(ValueError, match=r"'delta' must have shape \[5\], got \[4\]"):
+        upload.encode(ctx, {"delta": vector(4)}, None)
+
+
+@pytest.mark.parametrize("upload", [Dense(), Compress(TopK(0.4)), ErrorFeedback(TopK(0.4))], ids=repr)
+def test_no_payloads_cannot_be_decoded(upload):
+    with pytest.raises(ValueError, match="without payloads"):
+        upload.decode(CTX, [])
+
+
 # Error feedback --------------------------------------------------------------------------------------------
+
+
+def test_a_broken_message_is_not_blamed_on_the_residual():
+    upload, x = ErrorFeedback(TopK(0.1)), vector(D)
+    x[3] = float("nan")
+    with pytest.raises(ValueError, match="only finite numbers can be sent, got NaN or infinity in delta"):
+        upload.encode(CTX, {"delta": x}, None)
+    with pytest.raises(ValueError, match="earlier messages left out delta would not be finite"):
+        upload.encode(CTX, {"delta": torch.full((D,), 2e38)}, torch.full((D,), 2e38))
+
+
+@pytest.mark.parametrize("length", [D - 1, 2 * D])
+def test_a_row_of_another_length_is_refused(length):
+    with pytest.raises(ValueError, match=rf"row of residuals must have shape \[{D}\], got \[{length}\]"):
+        ErrorFeedback(TopK(0.1)).encode(CTX, {"delta": vector(D)}, torch.zeros(length))
 
 
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
