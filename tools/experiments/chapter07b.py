@@ -38,6 +38,8 @@ METHODS = {
     "matched-rate": (lambda lr: MatchedRate(beta=lr), WeightedMean()),
     "mifa": (lambda lr: Correction(), MIFA()),
     "scaffold": (lambda lr: Scaffold(), WeightedMean()),
+    "ema": (lambda lr: EMAControl(beta=lr), WeightedMean()),
+    "similarity-coded": (lambda lr: Correction(), CODED),
     "ema-similarity-meant": (lambda lr: EMAControl(beta=lr), Similarity(0.8)),
     "uniform": (lambda lr: Correction(), UniformMean()),
     "scaffold-similarity": (lambda lr: Scaffold(), CODED),
