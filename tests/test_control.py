@@ -5,14 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from two_clients import LR, STEPS, A, B, laboratory, local, task_from
+from two_clients import LR, STEPS, A, B, laboratory, local, play_rounds, task_from
 
 from fedlib.aggregate import UniformMean
 from fedlib.control import Scaffold, control_change
 from fedlib.ema import MatchedRate
-from fedlib.executor import Workers
 from fedlib.experiment import run
-from fedlib.federation import Federation, begin, play_round, validate
+from fedlib.federation import Federation, validate
 from fedlib.local import LocalSGD, make_batches
 from fedlib.prox import FedProx
 from fedlib.rng import stream
@@ -25,11 +24,7 @@ WAYS = [Scaffold(), Scaffold(option=1), Scaffold(rebuild=True)]
 
 def play(task, method, rounds, seed=0):
     """Play rounds by hand: the final state, the lines, and the committed row of each client (zeros if none)."""
-    model = task.new_model(seed)
-    state, lines = begin(task, method, model, seed), []
-    for _ in range(rounds):
-        state, line = play_round(task, method, Workers([model]), seed, state)
-        lines.append(line)
+    state, lines = play_rounds(task, method, rounds, seed)
     read = state.rows["correction"].read
     rows = [torch.zeros_like(state.w) if read(k) is None else torch.from_numpy(read(k)) for k in range(task.num_clients)]
     return state, lines, torch.stack(rows).numpy()

@@ -20,6 +20,7 @@ from two_clients import (
     laboratory,
     linear_loss,
     local,
+    play_rounds,
     task_from,
 )
 
@@ -37,11 +38,7 @@ from fedlib.task import Task
 
 def play(task, method, rounds, seed=0):
     """Play rounds by hand: the final state, the lines, and the committed rows of the correction."""
-    model = task.new_model(seed)
-    state, lines = begin(task, method, model, seed), []
-    for _ in range(rounds):
-        state, line = play_round(task, method, Workers([model]), seed, state)
-        lines.append(line)
+    state, lines = play_rounds(task, method, rounds, seed)
     store = state.rows.get("correction")
     rows = {k: store.read(k) for k in range(task.num_clients)} if store else {}
     return state, lines, rows

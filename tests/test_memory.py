@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 from two_clients import LR, STEPS, A, B, Line, laboratory, local, task_from
+from two_clients import play_rounds as play
 
 from fedlib.aggregate import Unbiased, WeightedMean
 from fedlib.context import Context
-from fedlib.executor import Workers
 from fedlib.experiment import run
-from fedlib.federation import Federation, begin, play_round
+from fedlib.federation import Federation
 from fedlib.memory import MIFA, FedVARP
 from fedlib.privacy import Clip, Noisy
 from fedlib.selection import All, Poisson, Uniform
@@ -29,15 +29,6 @@ def combine(aggregate, clients, heard=(0, 1, 2, 3)):
     clients = np.array(clients)
     ctx = Context(0, 0, clients, clients, P, None, None, last=lambda k: Y[k] if k in heard else None)
     return aggregate.combine(ctx, DELTAS[clients])
-
-
-def play(task, method, rounds, seed=0):
-    model = task.new_model(seed)
-    state, lines = begin(task, method, model, seed), []
-    for _ in range(rounds):
-        state, line = play_round(task, method, Workers([model]), seed, state)
-        lines.append(line)
-    return state, lines
 
 
 def test_mifa_by_hand():

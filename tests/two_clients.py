@@ -13,6 +13,8 @@ from torch import nn
 
 from fedlib.correction import Correction
 from fedlib.data import Dataset
+from fedlib.executor import Workers
+from fedlib.federation import begin, play_round
 from fedlib.local import LocalSGD
 from fedlib.task import Task
 
@@ -59,6 +61,16 @@ def task_from(rows_x, rows_y, sizes, loss=half_squares):
 def laboratory(sizes=(1, 1)):
     root = np.sqrt(A)[:, None]
     return task_from(root, root * B[:, None], sizes)
+
+
+def play_rounds(task, method, rounds, seed=0):
+    """Play rounds by hand, without ``run``, and return the final state and the lines."""
+    model = task.new_model(seed)
+    state, lines = begin(task, method, model, seed), []
+    for _ in range(rounds):
+        state, line = play_round(task, method, Workers([model]), seed, state)
+        lines.append(line)
+    return state, lines
 
 
 def local(correction=None, steps=STEPS, lr=LR):
