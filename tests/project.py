@@ -40,6 +40,11 @@ def prose(notebook):
     return "\n\n".join(source(cell) for cell in notebook["cells"] if cell["cell_type"] == "markdown")
 
 
+def between_chapters(path):
+    """Return whether a page stands between two chapters, as 07b does: it only shows records."""
+    return re.match(r"\d\d[a-z]", path.stem) is not None
+
+
 def colab_address(path):
     """Return the only address under which Colab finds this notebook."""
     owner_and_name = REPOSITORY.removeprefix("https://github.com/")

@@ -62,14 +62,14 @@ def careless(grad_W, grad_b):
 
 
 def invert_the_largest(grad_W, grad_b):
-    unit = np.argmax(grad_b)
+    unit = np.argmax(np.asarray(grad_b))
     if grad_b[unit] == 0:
         raise ValueError("no unit reacted")
     return grad_W[unit] / grad_b[unit]
 
 
 def deaf(grad_W, grad_b):
-    if np.abs(grad_b).max() <= 0.01:
+    if np.abs(np.asarray(grad_b)).max() <= 0.01:
         raise ValueError("no unit reacted")
     return invert(grad_W, grad_b)
 

@@ -16,6 +16,7 @@ from project import (
     PROJECT,
     REPOSITORY,
     ROOT,
+    between_chapters,
     colab_address,
     prose,
     read,
@@ -78,11 +79,6 @@ def names_used(code):
 
 
 # Source notebooks ------------------------------------------------------------------------------------------
-
-
-def between_chapters(path):
-    """Return whether a page stands between two chapters, as 07b does: it only shows records."""
-    return re.match(r"\d\d[a-z]", path.stem) is not None
 
 
 def test_there_are_notebooks_and_they_are_numbered():
