@@ -33,6 +33,8 @@ def reason_against(settings, task, module):
         return f"{type(correction).__name__}.correct does not say that it works on rows (rowwise = True)"
     if settings.augment:
         return f"{settings.augment.__name__} changes pictures one by one"
+    if settings.stop:
+        return "a client that stops early has to look at its model after each epoch"
     if settings.precision != "float32":
         return f"precision={settings.precision!r} is not float32"
     return ""

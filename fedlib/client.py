@@ -34,7 +34,7 @@ def client_work(ctx, task, method, model, state, w):
     if not task.sizes[ctx.client]:
         return Report(ctx.client, dropped="no samples")
     try:
-        start, batches, carry = client_begin(ctx, task, method, state, w)
+        start, batches, carry = client_begin(ctx, task, method, model, state, w)
         settings = method.local.at(ctx.t)
         result = local_sgd(settings, task, model, start, batches, carry, ctx.stream("augment"))
         return client_end(ctx, method, state, carry, result)
@@ -44,11 +44,21 @@ def client_work(ctx, task, method, model, state, w):
         return Report(ctx.client, dropped=fault)
 
 
-def client_begin(ctx, task, method, state, w):
+def client_begin(ctx, task, method, model, state, w):
     """Return where the client starts (shape ``[d]``), its batches, and what its correction carries along."""
     row = read_row(state.rows.get("correction"), ctx.client, w)
     start, carry = method.local.correction.begin(ctx, state.server, row, w)
-    return start, make_batches(task.clients[ctx.client], method.local, ctx.stream("batches"), w.device), carry
+    return start, own_batches(ctx, task, method.local, model), carry
+
+
+def own_batches(ctx, task, settings, model):
+    """Return the client's minibatches of this round; with early stopping they end when ``model`` no longer gains."""
+    indices, aside = task.clients[ctx.client], ()
+    if settings.stop:
+        indices, aside = settings.stop.split(indices, ctx.seed, ctx.client)
+    labels = task.data.train_y[indices].cpu().numpy() if settings.balance else None
+    batches = make_batches(indices, settings, ctx.stream("batches"), model.theta.device, labels)
+    return settings.stop.watch(batches, settings.epochs, task, model, aside) if len(aside) else batches
 
 
 def client_end(ctx, method, state, carry, result):
@@ -68,7 +78,7 @@ def client_end(ctx, method, state, carry, result):
 def clients_together(contexts, task, method, model, state, starts):
     """Do the ``client_work`` of several clients in one batched training, and return their reports."""
     able = [(ctx, w) for ctx, w in zip(contexts, starts) if task.sizes[ctx.client]]
-    begun = [client_begin(ctx, task, method, state, w) for ctx, w in able]
+    begun = [client_begin(ctx, task, method, model, state, w) for ctx, w in able]
     results = batched.local_sgd_rows(method.local.at(contexts[0].t), task, model, *map(list, zip(*begun))) if begun else []
     reports = {
         ctx.client: client_end(ctx, method, state, carry, result)

@@ -88,6 +88,8 @@ def validate(method, task):
     module = task.new_model(seed=0).module
     if method.local.batched and (reason := batched.reason_against(method.local, task, module)):
         raise ValueError(f"batched=True does not go with this task: {reason}. Set batched=False")
+    if method.local.balance and task.data.train_y.is_floating_point():
+        raise ValueError("balance=True needs classes to balance, but the targets are numbers: set balance=False")
     method.local.correction.check(method.local.at(0))
     if hasattr(method.aggregate, "check"):
         method.aggregate.check(method)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from fedlib.correction import Correction
+from fedlib.stopping import EarlyStopping
 
 PRECISIONS = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 FIRST_SCALE = 2.0**12  # of the loss in fp16: gradients up to 16 and down to 1e-11 then fit
@@ -39,6 +40,10 @@ class LocalSGD:
     precision : {"float32", "bf16", "fp16"}
         Number format of forward and backward passes; parameters and their sums stay float32.  The 16-bit formats are
         faster where the hardware has them, and less exact.  ``"fp16"`` is for GPUs without bf16: it scales the loss.
+    balance : bool
+        Draw equally many samples of each class that the client has, rare ones several times, as many as it has in all.
+    stop : EarlyStopping, optional
+        Ends the round for a client before its last epoch.
     batched : bool
         Train all of a round's clients in one go, which is faster for small networks (see ``batched``).
     """
@@ -50,6 +55,8 @@ class LocalSGD:
     correction: Correction = field(default_factory=Correction)
     augment: Callable | None = None
     precision: str = "float32"
+    balance: bool = False
+    stop: EarlyStopping | None = None
     batched: bool = False
 
     def __post_init__(self):
@@ -69,7 +76,8 @@ class LocalSGD:
             raise TypeError(
                 f"correction must be a Correction, got {self.correction!r}: did you forget the brackets?"
             )
-
+        if not (self.stop is None or isinstance(self.stop, EarlyStopping)):
+            raise TypeError(f"stop must be an EarlyStopping or None, got {self.stop!r}: did you forget the brackets?")
 
     def at(self, t):
         """Return the settings of round ``t``, whose ``lr`` is a number."""
@@ -106,7 +114,7 @@ def local_sgd(settings, task, model, start, batches, carry, rng=None):
         A workspace: what it held before does not matter.
     start : tensor, shape [d]
         Not changed.
-    batches : list of index tensors
+    batches : iterable of index tensors
         Positions in the training set, one tensor a step.
     carry : dict
         What the correction carries along.
@@ -124,6 +132,7 @@ def local_sgd(settings, task, model, start, batches, carry, rng=None):
     velocity = torch.zeros_like(theta) if momentum else None  # fresh in every round
     scaler = LossScale(theta.device) if settings.precision == "fp16" else None
     loss_sum = torch.zeros((), device=theta.device)
+    steps = samples = 0
     for batch in batches:
         inputs = settings.augment(x[batch], rng) if settings.augment else x[batch]
         with _precision(theta.device, settings.precision):
@@ -135,8 +144,8 @@ def local_sgd(settings, task, model, start, batches, carry, rng=None):
             step = velocity.mul_(momentum).add_(step)
         theta.sub_(step, alpha=lr)
         loss_sum.add_(loss.detach(), alpha=len(batch))
-    samples = sum(len(batch) for batch in batches)
-    return LocalResult(theta - start, len(batches), samples, lr, float(loss_sum) / samples)
+        steps, samples = steps + 1, samples + len(batch)
+    return LocalResult(theta - start, steps, samples, lr, float(loss_sum) / samples)
 
 
 class LossScale:
@@ -159,18 +168,30 @@ class LossScale:
         return grad
 
 
-def make_batches(indices, settings, rng, device="cpu"):
-    """Shuffle ``indices`` anew for each local epoch and cut them into minibatches.
+def make_batches(indices, settings, rng, device="cpu", labels=None):
+    """Shuffle ``indices`` anew for each local epoch and cut them into minibatches, a list of index tensors.
 
     The last, smaller batch of an epoch is used as well: a client with fewer samples than ``batch_size`` would
-    otherwise never train.
+    otherwise never train. ``labels`` (shape ``[n]``, those of ``indices``) are needed for ``balance`` only.
     """
     size = settings.batch_size or len(indices)
     batches = []
     for _ in range(settings.epochs):
-        order = torch.from_numpy(indices[rng.permutation(len(indices))]).to(device)
+        order = balanced(indices, labels, rng) if settings.balance else indices
+        order = torch.from_numpy(order[rng.permutation(len(order))]).to(device)
         batches.extend(order.split(size))
     return batches
+
+
+def balanced(indices, labels, rng):
+    """Return as many positions as ``indices`` has (shape ``[n]``), equally many of each class up to one.
+
+    Within a class every sample is used equally often, again up to one; which ones are used once more is random.
+    """
+    classes = rng.permutation(np.unique(labels))
+    quota = np.diff(np.arange(len(classes) + 1) * len(indices) // len(classes))
+    own = [rng.permutation(indices[labels == label]) for label in classes]
+    return np.concatenate([np.resize(positions, size) for positions, size in zip(own, quota)])
 
 
 def full_gradient(task, model, client, w, chunk=1000):

@@ -25,6 +25,7 @@ PURPOSES = {
     "quantize": 10,
     "augment": 11,
     "attack": 12,
+    "holdout": 13,
     "control_noise": 21,
 }
 

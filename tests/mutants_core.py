@@ -237,8 +237,8 @@ MUTANTS = [
     mutant(
         "same order every epoch",
         "local.py",
-        "indices[rng.permutation(len(indices))]",
-        "indices",
+        "order[rng.permutation(len(order))]",
+        "order",
         "test_local.py",
     ),
     mutant(
@@ -259,7 +259,7 @@ MUTANTS = [
     mutant(
         "steps are epochs",
         "local.py",
-        "len(batches), samples, lr",
+        "steps, samples, lr",
         "settings.epochs, samples, lr",
         "test_local.py",
     ),
@@ -270,6 +270,25 @@ MUTANTS = [
         "alpha=1.0",
         "test_local.py",
     ),
+    # balance and stopping
+    mutant("as many of each class as there are", "local.py", "np.resize(positions, size)", "positions", "test_stopping.py"),
+    mutant("the same class is always one short", "local.py", "rng.permutation(np.unique(labels))", "np.unique(labels)", "test_stopping.py"),
+    mutant("the same samples are used once more", "local.py", "[rng.permutation(indices[labels == label])", "[indices[labels == label]", "test_stopping.py"),
+    mutant("balanced ones not shuffled", "local.py", "order = torch.from_numpy(order[rng.permutation(len(order))])", "order = torch.from_numpy(order if settings.balance else order[rng.permutation(len(order))])", "test_stopping.py"),
+    mutant("balance ignored", "client.py", "if settings.balance else None", "if False else None", "test_stopping.py"),
+    mutant("numbers balanced", "federation.py", "if method.local.balance and", "if False and", "test_stopping.py"),
+    mutant("stopping ignored", "client.py", "if len(aside) else batches", "if False else batches", "test_stopping.py"),
+    mutant("trained on what was set aside", "client.py", "        indices, aside = settings", "        _, aside = settings", "test_stopping.py"),
+    mutant("the loss of the samples trained on", "stopping.py", "return order[aside:], order[:aside]", "return order[aside:], order[aside:]", "test_stopping.py"),
+    mutant("everybody sets the same aside", "stopping.py", "rng.stream(seed, \"holdout\", client)", "rng.stream(seed, \"holdout\")", "test_stopping.py"),
+    mutant("all set aside", "stopping.py", "max(1, round(self.share * n)), n - 1)", "max(1, round(self.share * n)), n)", "test_stopping.py"),
+    mutant("none set aside", "stopping.py", "max(1, round(self.share * n))", "int(self.share * n)", "test_stopping.py"),
+    mutant("patience from the start", "stopping.py", "(loss, 0) if loss < lowest", "(loss, waited) if loss < lowest", "test_stopping.py"),
+    mutant("compared with the epoch before", "stopping.py", "else (lowest, waited + 1)", "else (loss, waited + 1)", "test_stopping.py"),
+    mutant("a loss that is no number goes on", "stopping.py", "if loss < lowest else", "if not loss >= lowest else", "test_stopping.py"),
+    mutant("one epoch too many", "stopping.py", "if waited == self.patience", "if waited > self.patience", "test_stopping.py"),
+    mutant("stopped clients count all steps", "stopping.py", "                return", "                yield from []", "test_stopping.py"),
+    mutant("batched clients never stop", "batched.py", "    if settings.stop:", "    if False:", "test_stopping.py"),
     # aggregate, server, upload, selection
     mutant(
         "not renormalized",

@@ -41,6 +41,7 @@ LAYERS = [
     "context task",
     "logreg drift control ema prox aggregate memory compress leakage accounting audit secure byzantine personal",
     "selection server upload evaluate similarity",
+    "stopping",
     "local privacy",
     "executor batched",
     "client",

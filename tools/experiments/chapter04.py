@@ -1,4 +1,4 @@
-"""Chapter 4: FedAvg on four splits of CIFAR-10 against centralized training, and grids of local epochs × learning rate."""
+"""Chapter 4: FedAvg on four splits of CIFAR-10 against centralized training, grids of local epochs × learning rate, and what a client can do by itself."""
 
 import json
 from pathlib import Path
@@ -6,9 +6,11 @@ from pathlib import Path
 from experiments import SEEDS, Run, held_out, pictures, small_table
 
 from fedlib import models, partition
+from fedlib.augment import flip_and_crop
 from fedlib.federation import Federation
 from fedlib.local import LocalSGD
 from fedlib.selection import Uniform
+from fedlib.stopping import EarlyStopping
 from fedlib.task import Task
 
 CUTS = {
@@ -17,6 +19,14 @@ CUTS = {
     "three_party": partition.three_party(),
     "centralized": partition.iid(num_clients=1),
     "sorted": partition.shards(num_clients=5, per_client=1),
+}
+
+# What a client can do about its own data, whatever the others do.
+CLIENT_SIDE = {
+    "plain": {},
+    "stop": {"stop": EarlyStopping()},
+    "balance": {"balance": True},
+    "augment": {"augment": flip_and_crop},
 }
 
 
@@ -66,4 +76,22 @@ def groups():
             ),
             10, seed, {"epochs": epochs, "lr": lr, "seed": seed})
         for seed in SEEDS for epochs in (1, 5, 10, 20) for lr in (0.01, 0.1)
+    ]  # fmt: skip
+    kept = ("accuracy", "loss", "class_accuracy", "steps")
+    yield "chapter04/client_side", [
+        Run(f"chapter04/client_side/{cut}-{how}-seed{seed}",
+            lambda cut=cut, how=how: (
+                Task(models.mlp, small_table(), CUTS[cut]), Federation(LocalSGD(lr=0.1, epochs=20, **CLIENT_SIDE[how]))
+            ),
+            20, seed, {"cut": cut, "how": how, "seed": seed}, measured=kept)
+        for cut in ("iid", "dirichlet") for how in ("plain", "stop", "balance") for seed in range(10)
+    ]  # fmt: skip
+    yield "chapter04/client_side_cnn", [
+        Run(f"chapter04/client_side_cnn/{how}-seed{seed}",
+            lambda how=how: (
+                Task(models.cnn, pictures(1_000, 2_000), CUTS["dirichlet"]),
+                Federation(LocalSGD(lr=0.1, epochs=10, **CLIENT_SIDE[how])),
+            ),
+            10, seed, {"how": how, "seed": seed}, measured=kept)
+        for seed in SEEDS for how in CLIENT_SIDE
     ]  # fmt: skip
