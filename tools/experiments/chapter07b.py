@@ -4,13 +4,16 @@ On a tenth of the pictures. What is reported with lr 0.001 and all pictures is p
 steps, each ten times as long, is the same way along the gradients as long as both rates are small.
 
 Three sets of runs: the methods as reported; the same with a learning rate that each chose for itself; and the best that
-the course knows how to do. Whatever is chosen is chosen on training pictures that were set aside.
+the course knows how to do, once more with its parts taken away. Whatever is chosen is chosen on training pictures that
+were set aside.
 """
 
+import hashlib
 import json
 from itertools import product
 from pathlib import Path
 
+import torch
 from experiments import SEEDS, Run, held_out, pictures
 
 from fedlib import models, partition
@@ -19,6 +22,8 @@ from fedlib.augment import flip_and_crop
 from fedlib.control import Scaffold
 from fedlib.correction import Correction
 from fedlib.ema import EMAControl, MatchedRate
+from fedlib.evaluate import evaluate
+from fedlib.experiment import History, describe_run, load_history
 from fedlib.federation import Federation
 from fedlib.local import LocalSGD
 from fedlib.memory import MIFA
@@ -27,6 +32,7 @@ from fedlib.selection import All, Uniform
 from fedlib.server import Averaged
 from fedlib.similarity import Similarity
 from fedlib.task import Task
+from fedlib.watch import watch
 
 LR, ROUNDS = 0.01, 50
 CODED = Similarity(0.8, against="parameters")
@@ -70,6 +76,35 @@ def beyond(kind, lr, augment, data):
     aggregate = MIFA() if kind == "mifa" else WeightedMean()
     task = Task(models.cnn, data, partition.iid(num_clients=1) if central else PARTIES)
     return task, Federation(local, aggregate, **parts)
+
+
+def apart(rate, data):
+    """The arm beyond without memory, with a learning rate that falls or does not; its models are not averaged."""
+    lr, augment = STRONG[chosen("beyond-mifa", STRONG)]
+    local = LocalSGD(
+        lr=Cosine(lr, ROUNDS) if rate == "falling" else lr,
+        epochs=3,
+        batch_size=32,
+        augment=flip_and_crop if augment else None,
+    )
+    return Task(models.cnn, data, PARTIES), Federation(local, select=Uniform(2))
+
+
+def both_models(task, method, rounds, seed, record):
+    """Play the rounds and measure after each the last model and, as ``mean_accuracy``, the mean over rounds."""
+    path = Path(f"{record}.json")
+    if path.exists():
+        return load_history(path)
+    model, mean, lines = task.new_model(seed), Averaged(decay=0.8), []
+    state = mean.prepare(model.theta)
+    for seen in watch(task, method, rounds, seed):
+        _, state = mean.step(state, seen.new_w, torch.zeros_like(seen.w))
+        delivered = evaluate(task, model, mean.deliver(state, seen.new_w))
+        lines.append(seen.line | evaluate(task, model, seen.new_w) | {"mean_accuracy": delivered["accuracy"]})
+    digest = hashlib.sha256(seen.new_w.numpy()).hexdigest()
+    history = History(describe_run(task, method, seed, 1), lines, digest)
+    history.save(path)
+    return history
 
 
 def chosen(prefix, settings):
@@ -135,5 +170,10 @@ def runs():
 
 
 def groups():
-    """There are none."""
-    return []
+    """What the falling learning rate does, and what the mean over rounds."""
+    yield "chapter07b/apart", [
+        Run(f"chapter07b/apart-{rate}-seed{seed}",
+            lambda rate=rate: apart(rate, pictures(5_000, 2_000)),
+            ROUNDS, seed, {"rate": rate, "seed": seed}, play=both_models, measured=("accuracy", "mean_accuracy", "clients"))
+        for seed in SEEDS for rate in ("falling", "constant")
+    ]  # fmt: skip
