@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from two_clients import random_labels
 
 from fedlib import models, partition
 from fedlib.correction import Correction
@@ -19,10 +20,7 @@ from fedlib.task import Task
 
 @pytest.fixture(scope="module")
 def task():
-    rng = np.random.default_rng(0)
-    x = torch.from_numpy(rng.normal(size=(60, 8)).astype(np.float32))
-    y = torch.from_numpy(rng.integers(0, 4, 60))
-    return Task(models.mlp, Dataset("random", x, y, x, y, 4), partition.iid(num_clients=3))
+    return random_labels()
 
 
 def train(task, settings, client=0, start=None, model=None):

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from two_clients import random_labels
 
 from fedlib import models, partition
 from fedlib.control import Scaffold
@@ -25,10 +26,7 @@ from fedlib.task import Task
 @pytest.fixture(scope="module")
 def task():
     """Labels are random, so the loss on samples that were set aside rises as soon as a client knows its own by heart."""
-    rng = np.random.default_rng(0)
-    x = torch.from_numpy(rng.normal(size=(60, 8)).astype(np.float32))
-    y = torch.from_numpy(rng.integers(0, 4, 60))
-    return Task(models.mlp, Dataset("random", x, y, x, y, 4), partition.iid(num_clients=3))
+    return random_labels()
 
 
 @dataclass(frozen=True)

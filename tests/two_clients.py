@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedlib import models, partition
 from fedlib.correction import Correction
 from fedlib.data import Dataset
 from fedlib.executor import Workers
@@ -176,3 +177,11 @@ class PersonalSlice(Correction):
 
     def keep(self, carry, sent):
         return carry["head"]
+
+
+def random_labels():
+    """Return a task for three clients with 20 samples each, whose four classes cannot be told from the features."""
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.normal(size=(60, 8)).astype(np.float32))
+    y = torch.from_numpy(rng.integers(0, 4, 60))
+    return Task(models.mlp, Dataset("random", x, y, x, y, 4), partition.iid(num_clients=3))
