@@ -12,7 +12,6 @@ from two_clients import random_labels
 
 from fedlib import models, partition
 from fedlib.correction import Correction
-from fedlib.data import Dataset
 from fedlib.local import LocalSGD, full_gradient, local_sgd, make_batches
 from fedlib.rng import stream
 from fedlib.task import Task
