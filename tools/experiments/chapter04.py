@@ -78,7 +78,7 @@ def groups():
             10, seed, {"epochs": epochs, "lr": lr, "seed": seed})
         for seed in SEEDS for epochs in (1, 5, 10, 20) for lr in (0.01, 0.1)
     ]  # fmt: skip
-    kept = ("accuracy", "loss", "class_accuracy", "steps")
+    kept = ("accuracy", "steps")
     yield "chapter04/client_side", [
         Run(f"chapter04/client_side/{cut}-{how}-seed{seed}",
             lambda cut=cut, how=how: (
