@@ -1,4 +1,7 @@
-"""Chapter 4: FedAvg on four splits of CIFAR-10 against centralized training, grids of local epochs × learning rate, and what a client can do by itself."""
+"""Chapter 4: FedAvg on four splits of CIFAR-10 against centralized training.
+
+Grids of local epochs × learning rate, and what a client can do by itself.
+"""
 
 import json
 from pathlib import Path
